@@ -1,4 +1,4 @@
-//! The proxy's side of the capture: what the configuration asks for, started; and its counts among the telemetry.
+//! Starts the configured capture and exports its counters.
 
 pub use crate::capture::recorder::{CaptureHandle, CaptureRecorder, CapturedRequest};
 
@@ -12,21 +12,21 @@ use super::catalog::Id;
 use super::snapshot::{PointValue, Snapshot};
 use super::token_counter::{TokenizerError, load_capture_tokenizer};
 
-/// Why there is no capture.
+/// Reason why the capture cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureStartError {
-    /// The folder or its key cannot be used.
+    /// The folder or its key is unusable.
     #[error(transparent)]
     Folder(#[from] CaptureError),
-    /// The tokenizer cannot be used.
+    /// The tokenizer is unusable.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
 }
 
-/// Begins to capture, if that is configured; as a `successor` beside the process that it takes over from.
+/// Starts the capture if one is configured. A `successor` writes beside the process that it replaces.
 ///
 /// # Errors
-/// When the folder, its key or the tokenizer cannot be used.
+/// Returns an error if the folder, its key or the tokenizer is unusable.
 pub fn start(
     config: &config::CaptureConfig,
     clock: Clock,
@@ -54,16 +54,16 @@ pub fn start(
     Ok(Some(start(settings, tokens, clock)?))
 }
 
-/// Whether the capture that is configured could be written, tokenizer aside. Nothing is left behind.
+/// Checks that the configured capture could be written, except for its tokenizer. Leaves no files behind.
 ///
 /// # Errors
-/// When the folder or its key cannot be used.
+/// Returns an error if the folder or its key is unusable.
 pub fn check(config: &config::CaptureConfig) -> Result<(), CaptureStartError> {
     let Some(folder) = &config.folder else { return Ok(()) };
     Ok(CaptureRecorder::check(folder, config.key.as_deref())?)
 }
 
-/// Adds the counts to a snapshot: all of them from the start, so that the first loss is an increase.
+/// Adds the counters to a snapshot. All exist from the start, so that the first loss is a visible increase.
 pub(super) fn observe(counts: &CaptureStats, snapshot: &mut Snapshot, created: u64) {
     for ((outcome, reason), records) in RecordOutcome::LABELS.into_iter().zip(counts.records()) {
         snapshot.observe(Id::CaptureRecords, [outcome.into(), reason.into()], created, PointValue::Count(records));

@@ -1,61 +1,62 @@
-//! The catalog: every instrument, once.
+//! The catalog of all instruments.
 //!
-//! Names, units, bounds and attributes stand here and nowhere else; the aggregation and every exporter read them from
+//! Names, units, bounds and attributes are defined only here; the aggregation and every exporter read them from
 //! [`TABLE`]. A new instrument is one row.
 //!
 //! # Conventions
-//! `gen_ai.*` and `http.*` follow the OpenTelemetry semantic conventions v1.41.1, the last set that the core
-//! repository published (<https://github.com/open-telemetry/semantic-conventions/tree/v1.41.1/docs/gen-ai>). The
-//! unreleased successor (<https://github.com/open-telemetry/semantic-conventions-genai>, its `docs/gen-ai` and the
-//! migration guide there) leaves the three server metrics as they are and replaces `gen_ai.client.token.usage`; rows
-//! of one set alone say so ([`Convention`]). What has no convention is ours and called `streamgauge.*`.
+//! `gen_ai.*` and `http.*` follow the OpenTelemetry semantic conventions v1.41.1, the last version in the core
+//! repository (<https://github.com/open-telemetry/semantic-conventions/tree/v1.41.1/docs/gen-ai>). Their unreleased
+//! successor (<https://github.com/open-telemetry/semantic-conventions-genai>, with `docs/gen-ai` and a migration guide)
+//! keeps the three server metrics and replaces `gen_ai.client.token.usage`. Rows that exist in one version only have a
+//! [`Convention`]. Instruments without a convention are named `streamgauge.*`.
 //!
-//! Streams' and SLOs' instruments carry the model too, capped as everywhere: a server of two models has two latencies.
+//! Stream and SLO instruments carry the model too, with the usual limit on models, because two models on one server
+//! differ in latency.
 //!
-//! Process metrics have one name in OpenTelemetry and another in every Prometheus client library; each exporter uses
-//! its own.
+//! Process metrics have different names in OpenTelemetry and in the Prometheus client libraries; each exporter uses its
+//! own.
 
 use crate::measure::histogram::{Layout, Unit};
 use crate::measure::slo::{Metric, Slos};
 
-/// Names of attributes.
+/// Attribute names.
 pub mod attribute {
     /// `chat`, `text_completion`, …
     pub const OPERATION: &str = "gen_ai.operation.name";
-    /// Whose API it is.
+    /// Owner of the API.
     pub const PROVIDER: &str = "gen_ai.provider.name";
-    /// The model asked for, capped.
+    /// Requested model, limited in number.
     pub const MODEL: &str = "gen_ai.request.model";
     /// `input`, `output`.
     pub const TOKEN_TYPE: &str = "gen_ai.token.type";
-    /// `unknown`: no dialect breaks its counts down.
+    /// Always `unknown`: no dialect separates its counts by modality.
     pub const TOKEN_MODALITY: &str = "gen_ai.token.modality";
-    /// The upstream's host.
+    /// Host of the upstream.
     pub const SERVER_ADDRESS: &str = "server.address";
-    /// The upstream's port.
+    /// Port of the upstream.
     pub const SERVER_PORT: &str = "server.port";
-    /// What went wrong; absent when nothing did.
+    /// Cause of the failure; absent for a success.
     pub const ERROR_TYPE: &str = "error.type";
-    /// The method, `_OTHER` if unknown.
+    /// Request method, or `_OTHER` if unknown.
     pub const HTTP_METHOD: &str = "http.request.method";
-    /// The status code.
+    /// HTTP status code.
     pub const HTTP_STATUS: &str = "http.response.status_code";
-    /// The dialect's route; absent for plain HTTP.
+    /// Route of the dialect; absent for plain HTTP.
     pub const HTTP_ROUTE: &str = "http.route";
     /// `http`, `https`.
     pub const URL_SCHEME: &str = "url.scheme";
-    /// On a SERVER span: the SLOs that the request met.
+    /// On a SERVER span: SLOs that the request met.
     pub const SLOS_MET: &str = "streamgauge.slo.met";
-    /// On a SERVER span: the SLOs that the request missed.
+    /// On a SERVER span: SLOs that the request missed.
     pub const SLOS_MISSED: &str = "streamgauge.slo.missed";
-    /// On a SERVER span: the objectives that it missed, each behind its SLO's name and a dot.
+    /// On a SERVER span: missed objectives, each as its SLO's name, a dot and the objective.
     pub const SLO_VIOLATIONS: &str = "streamgauge.slo.violations";
-    /// Stands alone on the series that takes what no longer fits.
+    /// Only attribute of the series that collects everything above the series limit.
     pub const OVERFLOW: &str = "otel.metric.overflow";
 }
 use attribute::*;
 
-/// Which set of `gen_ai.*` names is in use.
+/// Version of the `gen_ai.*` names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Convention {
     /// v1.41.1.
@@ -66,7 +67,7 @@ pub enum Convention {
 }
 
 impl Convention {
-    /// The schema that says so; the unreleased set has none.
+    /// Returns the schema URL; the unreleased version has none.
     pub const fn schema_url(self) -> &'static str {
         match self {
             Self::Frozen => "https://opentelemetry.io/schemas/1.41.1",
@@ -75,16 +76,16 @@ impl Convention {
     }
 }
 
-/// What an instrument counts.
+/// Kind of an instrument.
 #[derive(Clone, Copy, Debug)]
 pub enum InstrumentKind {
     /// A sum that only grows.
     Counter,
-    /// The same, read from the system when somebody asks.
+    /// A counter read from the system at export.
     ObservedCounter,
     /// A sum that grows and shrinks.
     UpDownCounter,
-    /// A value of the moment.
+    /// A current value.
     Gauge,
     /// A constant 1 whose attributes are the information.
     Info,
@@ -92,33 +93,33 @@ pub enum InstrumentKind {
     Histogram(BucketSpec),
 }
 
-/// The buckets of a histogram.
+/// Buckets of a histogram.
 #[derive(Clone, Copy, Debug)]
 pub struct BucketSpec {
-    /// Explicit upper bounds, in the unit.
+    /// Explicit upper bounds, in the instrument's unit.
     pub bounds: &'static [f64],
-    /// What is recorded.
+    /// Unit of recorded values.
     pub unit: Unit,
-    /// The objectives whose limits are bounds too, so that goodput can be recomputed from any scrape.
+    /// Selects the objectives whose limits become bounds, so that any scrape allows goodput to be recomputed.
     pub objectives: fn(Metric) -> bool,
 }
 
 /// One row of the catalog.
 #[derive(Clone, Copy, Debug)]
 pub struct Instrument {
-    /// The OpenTelemetry name.
+    /// OpenTelemetry name.
     pub name: &'static str,
-    /// What it counts.
+    /// Kind of the instrument.
     pub kind: InstrumentKind,
-    /// The unit, in UCUM.
+    /// Unit in UCUM.
     pub unit: &'static str,
-    /// What it means.
+    /// Description in the exported metadata.
     pub description: &'static str,
-    /// Attributes, in the order in which series are keyed.
+    /// Attributes in the order of series keys.
     pub attributes: &'static [&'static str],
-    /// The set of names that it belongs to, if it is not in both.
+    /// Version of the names that has this row; `None` for both.
     pub only_in: Option<Convention>,
-    /// Its name in the Prometheus ecosystem (without `_total`), where that is not the translated one.
+    /// Prometheus name (without `_total`) if it differs from the translated one.
     pub prometheus: Option<&'static str>,
 }
 
@@ -141,12 +142,12 @@ impl Instrument {
         Self { prometheus: Some(name), ..self }
     }
 
-    /// Whether it is exported under this set of names.
+    /// Returns `true` if this version of the names has the row.
     pub fn is_in(&self, convention: Convention) -> bool {
         self.only_in.is_none_or(|only| only == convention)
     }
 
-    /// The layout of its histograms, with the limits of these objectives among its bounds.
+    /// Returns the histogram layout, with the limits of these SLOs among its bounds.
     pub fn layout(&self, slos: &Slos) -> Option<Layout> {
         let InstrumentKind::Histogram(buckets) = self.kind else { return None };
         let limits = slos.iter().flat_map(|slo| slo.limits(buckets.objectives)).map(|limit| limit.as_secs());
@@ -164,30 +165,30 @@ const fn tokens(bounds: &'static [f64]) -> InstrumentKind {
 
 macro_rules! catalog {
     ($($id:ident = $kind:expr, $name:literal, $unit:literal, $attributes:expr, $about:literal $(, $set:ident($($arg:expr)?))*;)*) => {
-        /// Names a row of the catalog.
+        /// Index of a row in the catalog.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Id { $(#[doc = concat!("`", $name, "`")] $id),* }
 
         impl Id {
-            /// All of them, in order.
+            /// Returns all ids in order.
             pub fn all() -> impl Iterator<Item = Self> {
                 [$(Self::$id),*].into_iter()
             }
         }
 
-        /// Every instrument, in the order of [`Id`].
+        /// All instruments, indexed by [`Id`].
         pub static TABLE: &[Instrument] =
             &[$(Instrument::new($kind, $name, $unit, $about, $attributes)$(.$set($($arg)?))*),*];
     };
 }
 
 const REQUEST: &[f64] = &[0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92];
-/// The conventions' bounds, and on to two minutes: long prompts on busy servers wait that long.
+/// The conventions' bounds, extended to two minutes: long prompts on busy servers wait that long.
 const TTFT: &[f64] = &[
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 45.0,
     60.0, 120.0,
 ];
-/// The conventions' bounds, and two below them: small models are faster than 100 tokens a second.
+/// The conventions' bounds, with two smaller ones: small models exceed 100 tokens per second.
 const TPOT: &[f64] = &[0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5];
 const USAGE: &[f64] = &[
     1.0,
@@ -205,10 +206,10 @@ const USAGE: &[f64] = &[
     16_777_216.0,
     67_108_864.0,
 ];
-/// The conventions' bounds, and on to five minutes: a streamed answer is one request.
+/// The conventions' bounds, extended to five minutes: a streamed response is one request.
 const HTTP: &[f64] =
     &[0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0, 120.0, 300.0];
-/// Dense where single tokens of today's servers come (1 to 50 ms), coarse where a stream stalls.
+/// Fine where today's servers emit tokens (1 to 50 ms), coarse for stalls.
 const ITL: &[f64] = &[
     0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5,
     5.0, 10.0,
@@ -218,7 +219,7 @@ const OVERHEAD: &[f64] = &[
     0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
     2.5, 5.0, 10.0,
 ];
-/// From what a good clock does to what nobody would call a schedule.
+/// From a precise timer's lag to a delay that invalidates the schedule.
 const LAG: &[f64] = &[0.00005, 0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
 
 const GEN_AI: &[&str] = &[OPERATION, PROVIDER, MODEL, SERVER_ADDRESS, SERVER_PORT];
@@ -315,7 +316,7 @@ catalog! {
 }
 
 impl Id {
-    /// The row.
+    /// Returns the row.
     pub fn instrument(self) -> &'static Instrument {
         &TABLE[self as usize]
     }

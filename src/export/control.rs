@@ -1,7 +1,7 @@
-//! The control plane: one task that counts what is reported, exports it, and answers the admin port.
+//! The control plane: one task that aggregates reports, exports them and serves the admin port.
 //!
-//! It runs on one thread of its own beside the threads that forward, which know only its [`Reporter`], its [`Gauges`]
-//! and its [`Sampler`]. Whatever a collector or a scraper does costs time here and nowhere else.
+//! It has its own thread beside the forwarding threads, which use only its [`Reporter`], its [`Gauges`] and its
+//! [`Sampler`]. A slow collector or scraper therefore costs time only here.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::clock::Clock;
 use crate::config::otlp::{ExporterConfig, OtlpConfig, Sampler};
 use crate::measure::time::Gap;
 
-/// See the module.
+/// The control plane before it runs.
 pub struct ControlPlane {
     telemetry: Arc<ControlState>,
     reporter: Reporter,
@@ -33,28 +33,29 @@ pub struct ControlPlane {
     spans: Option<SpanExporter>,
     upstream: Option<String>,
     admin_released: watch::Sender<bool>,
-    /// An exporter for each collector.
+    /// One exporter configuration per collector.
     collectors: Vec<ExporterConfig>,
 }
 
-/// Changes the rules of a control plane that runs, and reads its figures.
+/// Handle that changes a running control plane's settings and reads its data.
 #[derive(Clone)]
 pub struct ControlHandle(Arc<ControlState>);
 
 impl ControlHandle {
-    /// From now on these rules hold. What has been reported before is counted by the old ones.
+    /// Applies new settings. Earlier reports are counted under the old ones.
     pub fn apply(&self, rules: RuntimeSettings) {
         self.0.apply(rules);
     }
 
-    /// The figures of this moment, what has been reported up to now included.
+    /// Returns a snapshot that includes all reports so far.
     pub fn live_snapshot(&self) -> LiveSnapshot {
         self.0.live_snapshot()
     }
 }
 
 impl ControlPlane {
-    /// Connects to nothing yet. `upstream` is the URL of who is forwarded to, for `/api/state`.
+    /// Creates a control plane without opening connections. `upstream` is the forwarding target's URL, for
+    /// `/api/state`.
     pub fn new(rules: RuntimeSettings, otlp: &OtlpConfig, upstream: Option<String>, clock: Clock) -> Self {
         let drops = Arc::<Drops>::default();
         let (convention, resource) = (rules.aggregate.convention, with_instance_attributes(&otlp.resource));
@@ -81,42 +82,43 @@ impl ControlPlane {
         }
     }
 
-    /// Told `true`, the admin port is left to another process: nothing more is accepted there, and connections end.
+    /// Returns a sender that releases the admin port to another process: after `true`, the server accepts no connection
+    /// and closes the open ones.
     pub fn admin_released(&self) -> watch::Sender<bool> {
         self.admin_released.clone()
     }
 
-    /// Changes the rules while it runs.
+    /// Returns a handle for the running control plane.
     pub fn handle(&self) -> ControlHandle {
         ControlHandle(Arc::clone(&self.telemetry))
     }
 
-    /// Where the proxy reports to.
+    /// Returns the reporter for the proxy.
     pub fn reporter(&self) -> Reporter {
         self.reporter.clone()
     }
 
-    /// Requests that have been counted go on to this capture, which is ended with the rest.
+    /// Forwards counted requests to this capture, which ends with the control plane.
     pub fn set_capture(&self, capture: Arc<CaptureRecorder>) {
         self.telemetry.set_capture(capture);
     }
 
-    /// The levels that the proxy moves.
+    /// Returns the gauges that the proxy updates.
     pub fn gauges(&self) -> Arc<Gauges> {
         Arc::clone(&self.telemetry.gauges)
     }
 
-    /// What has been lost so far.
+    /// Returns the counters of lost telemetry.
     pub fn drops(&self) -> Arc<Drops> {
         Arc::clone(&self.telemetry.drops)
     }
 
-    /// Decides about traces; none where traces are not exported, and then trace headers should pass untouched.
+    /// Returns the trace sampler. Without trace export there is none, and trace headers should pass unchanged.
     pub fn sampler(&self) -> Option<Sampler> {
         self.sampler
     }
 
-    /// Runs until `stop`, and then at most `flush` longer, for the last exports. Belongs on a runtime with one thread.
+    /// Runs until `stop`, then at most `flush` longer for the last exports. Use a single-threaded runtime.
     pub async fn run(self, admin: Option<TcpListener>, stop: impl Future<Output = ()>, flush: Gap) {
         let Self { telemetry, metrics, spans, upstream, admin_released: admin_left, collectors, .. } = self;
         let (order, ordered) = StopSignal::new();
@@ -139,12 +141,12 @@ impl ControlPlane {
             exporters.spawn(async move { exporter.run(|| source.drain(), ordered).await });
         }
         stop.await;
-        // What was reported last is counted, logged and captured, whether anybody exports it or not.
+        // The last reports are counted, logged and captured even without exporters.
         telemetry.drain();
         telemetry.end_capture().await;
         let deadline = telemetry.clock.now().after(flush);
         order.send_replace(Some(deadline));
-        // Exporters keep to the deadline by themselves; one that does not is left behind.
+        // Exporters observe the deadline themselves; a late one is abandoned.
         let _done = telemetry.clock.timeout(flush, exporters.join_all()).await.is_some();
     }
 }

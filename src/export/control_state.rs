@@ -1,4 +1,4 @@
-//! The state of the control runtime: what has been reported, and everything that is read beside it.
+//! State of the control runtime: aggregated reports and all data that is read with them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,52 +26,52 @@ use crate::measure::failure::FailureOrigin;
 use crate::measure::record::{Quality, RequestRecord, TokenCount, UnreadReason};
 use crate::measure::time::Gap;
 
-/// Requests remembered for `/api/state`.
+/// Maximum number of requests in `/api/state`.
 const MAX_RECENT_REQUESTS: usize = 50;
 
-/// What the lines of the access log are logged as.
+/// Log target of access log lines.
 pub const ACCESS_LOG_TARGET: &str = "streamgauge::access";
 
-/// What can change while it runs.
+/// Settings that can change at run time.
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeSettings {
-    /// How to count.
+    /// Settings of the aggregation.
     pub aggregate: aggregate::AggregateSettings,
-    /// Traces kept whatever the sampler says.
+    /// Rules that keep traces against the sampler's decision.
     pub tail_keep: TailSampling,
-    /// Whether each request is logged in one line.
+    /// Enables one log line per request.
     pub access_log: bool,
-    /// Whether health probes are logged and remembered too.
+    /// Includes health probes in the log and the recent requests.
     pub trace_probes: bool,
-    /// Names that the admin port answers to, as patterns in lower case, beside addresses and `localhost`.
+    /// Host names that the admin port accepts besides addresses and `localhost`, as lower-case patterns.
     pub admin_hosts: Arc<[String]>,
-    /// A digest of the configuration in force, by which two processes can be compared; for `/api/state`.
+    /// Digest of the active configuration, for comparison between processes in `/api/state`.
     pub config_digest: String,
 }
 
-/// What is remembered of one request. Nothing of what was said.
+/// Metadata of a recent request. It contains no text of prompts or responses.
 #[derive(Clone, Debug)]
 pub(super) struct RecentRequest {
-    /// When it ended, in nanoseconds since 1970.
+    /// End in nanoseconds since 1970.
     pub(super) unix: u64,
-    /// The model, as it was admitted then.
+    /// Exported model name at that time.
     pub(super) model: Option<Arc<str>>,
     pub(super) route: &'static str,
     pub(super) status: Option<u16>,
-    /// Whether the proxy made the response itself.
+    /// `true` if the proxy produced the response itself.
     pub(super) local_reply: bool,
-    /// Whose fault a failure is.
+    /// Party at fault for a failure.
     pub(super) fault: Option<&'static str>,
     pub(super) outcome: &'static str,
     pub(super) ttft: Option<Gap>,
     pub(super) duration: Gap,
     pub(super) output_tokens: Option<TokenCount>,
-    /// How far the figures above can be trusted.
+    /// Reliability of the measured values.
     pub(super) quality: Quality,
 }
 
 impl RecentRequest {
-    /// The access line.
+    /// Writes the access log line.
     fn log(&self, record: &RequestRecord, trace: Option<&RequestTrace>) {
         let millis = |gap: Option<Gap>| gap.map(Gap::as_millis);
         tracing::info!(
@@ -82,7 +82,7 @@ impl RecentRequest {
             route = self.route,
             model = self.model.as_deref(),
             status = self.status,
-            // Absent where the server answered.
+            // Absent if the server answered.
             answered_by = self.local_reply.then_some("proxy"),
             outcome = self.outcome,
             fault = self.fault,
@@ -91,7 +91,7 @@ impl RecentRequest {
             duration_ms = self.duration.as_millis(),
             output_tokens = self.output_tokens.map(|count| count.tokens),
             tokens_from = self.output_tokens.map(|count| count.source.name()),
-            // Where all is well these are not there.
+            // Absent if there was no problem.
             malformed_events = Some(self.quality.malformed_events).filter(|events| *events > 0),
             unread = self.quality.unread.map(UnreadReason::name),
             request_unread = self.quality.request_unread.map(UnreadReason::name),
@@ -103,7 +103,7 @@ impl RecentRequest {
     }
 }
 
-/// See the module.
+/// Shared state of the control runtime.
 #[derive(Debug)]
 pub(super) struct ControlState {
     pub(super) clock: Clock,
@@ -111,9 +111,9 @@ pub(super) struct ControlState {
     pub(super) drops: Arc<Drops>,
     pub(super) started: TimePoint,
     inbox: ReportReceiver,
-    /// Where spans go, if traces are exported.
+    /// Queue of spans, if traces are exported.
     spans: Option<Arc<SpanQueue>>,
-    /// Never taken by a thread that forwards, and nobody waits while holding it.
+    /// Forwarding threads never lock this, and no holder waits.
     state: Mutex<ControlStateInner>,
 }
 
@@ -126,7 +126,7 @@ struct ControlStateInner {
     admin_hosts: Arc<[String]>,
     config_digest: String,
     recent: VecDeque<RecentRequest>,
-    /// The names, as they are shown, of models that have had an open stream.
+    /// Exported names of models that have had an open stream.
     models_with_streams: BTreeSet<Box<str>>,
 }
 
@@ -159,7 +159,7 @@ impl ControlStateInner {
 }
 
 impl ControlState {
-    /// Nothing reported yet.
+    /// Creates an empty state.
     pub(super) fn new(
         rules: RuntimeSettings,
         inbox: ReportReceiver,
@@ -184,7 +184,7 @@ impl ControlState {
         Self { clock, gauges: Arc::default(), drops, started, inbox, spans, state: Mutex::new(state) }
     }
 
-    /// From now on these rules hold. What has been reported is counted by the old ones.
+    /// Applies new settings. Earlier reports are counted under the old ones.
     pub(super) fn apply(&self, rules: RuntimeSettings) {
         self.drain();
         let mut state = self.lock();
@@ -194,23 +194,23 @@ impl ControlState {
         (state.admin_hosts, state.config_digest) = (rules.admin_hosts, rules.config_digest);
     }
 
-    /// Names that the admin port answers to.
+    /// Returns the host names that the admin port accepts.
     pub(super) fn admin_hosts(&self) -> Arc<[String]> {
         Arc::clone(&self.lock().admin_hosts)
     }
 
-    /// The digest of the configuration in force.
+    /// Returns the digest of the active configuration.
     pub(super) fn config_digest(&self) -> String {
         self.lock().config_digest.clone()
     }
 
-    /// The SLOs in force, as they were written, by name.
+    /// Returns the text of each active SLO by name.
     pub(super) fn slos(&self) -> BTreeMap<String, String> {
         let state = self.lock();
         state.aggregate.settings().slos.iter().map(|slo| (slo.name().to_owned(), slo.to_string())).collect()
     }
 
-    /// Counts what has been reported.
+    /// Aggregates the queued reports.
     pub(super) fn drain(&self) {
         let moment = TimePoint::now(&self.clock);
         let mut state = self.lock();
@@ -245,7 +245,7 @@ impl ControlState {
         state.remember(record, trace, moment);
     }
 
-    /// Everything there is to export, what has been reported up to now included.
+    /// Returns a full snapshot that includes all queued reports.
     pub(super) fn snapshot(&self) -> Snapshot {
         self.drain();
         let mut open = self.in_flight().streams_by_model;
@@ -255,7 +255,7 @@ impl ControlState {
         }
         let mut snapshot = state.aggregate.snapshot(TimePoint::now(&self.clock));
         let scheme = state.aggregate.settings().scheme;
-        // A model whose streams have ended has none, and not what it had last.
+        // A model whose streams have ended exports zero instead of its last value.
         state.models_with_streams.extend(open.keys().cloned());
         let models = state
             .models_with_streams
@@ -269,13 +269,13 @@ impl ControlState {
         snapshot
     }
 
-    /// The last requests, the latest first.
+    /// Returns the recent requests, latest first.
     pub(super) fn recent(&self) -> Vec<RecentRequest> {
         self.drain();
         self.lock().recent.iter().rev().cloned().collect()
     }
 
-    /// What is open, models under the names that are shown.
+    /// Returns the open requests by exported model name.
     pub(super) fn in_flight(&self) -> InFlight {
         let open = self.gauges.open_by_model();
         let (waiting, streaming) = self.gauges.streams();
@@ -291,7 +291,7 @@ impl ControlState {
         InFlight { requests: self.gauges.active_requests(), waiting, streaming, by_model, streams_by_model }
     }
 
-    /// What the page shows of a run, where there is one.
+    /// Returns the data of a run for the live page, if there is a run.
     pub(super) fn run_view(&self) -> Option<run_status::RunView<'_>> {
         let running = self.gauges.run_info()?;
         self.drain();
@@ -299,39 +299,39 @@ impl ControlState {
         Some(running.view(&self.lock().aggregate.snapshot_of(&counted, TimePoint::now(&self.clock))))
     }
 
-    /// The figures of this moment.
+    /// Returns a snapshot for live views.
     pub(super) fn live_snapshot(&self) -> LiveSnapshot {
         self.drain();
         let counted = self.lock().aggregate.snapshot_of(&LiveSnapshot::INSTRUMENTS, TimePoint::now(&self.clock));
         LiveSnapshot::from_snapshot(&counted, self.in_flight(), self.clock.now())
     }
 
-    /// From now on requests that have been counted go on to this capture.
+    /// Forwards counted requests to this capture from now on.
     pub(super) fn set_capture(&self, capture: Arc<CaptureRecorder>) {
         self.gauges.set_capture(Arc::clone(capture.stats()));
         self.inbox.set_capture(capture);
     }
 
-    /// How often the queue is to be drained.
+    /// Returns the interval at which the queue must be drained.
     pub(super) fn drain_interval(&self) -> Gap {
         self.inbox.capture().map_or(DRAIN_INTERVAL, |capture| DRAIN_INTERVAL.min(capture.handover_interval()))
     }
 
-    /// Writes what the capture has been given, and ends it.
+    /// Writes the capture's remaining data and ends it.
     pub(super) async fn end_capture(&self) {
         if let Some(capture) = self.inbox.capture().map(Arc::clone) {
-            // It waits for the disk.
+            // This call blocks on disk I/O.
             let _ended = spawn_blocking(move || capture.shutdown()).await.is_ok();
         }
     }
 
-    /// Waits until the queue should be drained at once.
+    /// Waits until the queue needs to be drained immediately.
     pub(super) async fn queue_half_full(&self) {
         self.inbox.half_full().await;
     }
 
     fn lock(&self) -> MutexGuard<'_, ControlStateInner> {
-        // A panic while counting one record leaves counts that still add up.
+        // A panic while counting one record leaves consistent counters.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

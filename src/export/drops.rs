@@ -1,28 +1,28 @@
-//! What was measured and not exported, counted.
+//! Counters of telemetry that was measured but not exported.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::catalog::Id;
 use super::snapshot::{PointValue, Snapshot};
 
-/// A place where telemetry can be lost, and how.
+/// Cause of lost telemetry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// Records that found the queue to the aggregation full.
+    /// Records dropped because the queue to the aggregation was full.
     Records,
-    /// Data points that the collector could not be given.
+    /// Data points that could not be delivered to the collector.
     PointsFailed,
-    /// Data points that the collector took delivery of and rejected.
+    /// Data points that the collector received and rejected.
     PointsRejected,
-    /// Spans that found the queue to the exporter full.
+    /// Spans dropped because the queue to the exporter was full.
     Spans,
-    /// Spans that the collector could not be given.
+    /// Spans that could not be delivered to the collector.
     SpansFailed,
-    /// Spans that the collector took delivery of and rejected.
+    /// Spans that the collector received and rejected.
     SpansRejected,
 }
 
-/// `exporter` and `reason` of each [`Loss`].
+/// `exporter` and `reason` of each [`DropReason`].
 const DROP_LABELS: [(&str, &str); 6] = [
     ("queue", "queue_full"),
     ("otlp_metrics", "failed"),
@@ -32,22 +32,22 @@ const DROP_LABELS: [(&str, &str); 6] = [
     ("otlp_traces", "rejected"),
 ];
 
-/// The counts. Shared by the whole process.
+/// The counters, shared by the whole process.
 #[derive(Debug, Default)]
 pub struct Drops([AtomicU64; DROP_LABELS.len()]);
 
 impl Drops {
-    /// So many more were lost.
+    /// Adds `more` losses.
     pub fn add(&self, loss: DropReason, more: u64) {
         self.0[loss as usize].fetch_add(more, Relaxed);
     }
 
-    /// How many were lost so far.
+    /// Returns the number of losses so far.
     pub fn count(&self, loss: DropReason) -> u64 {
         self.0[loss as usize].load(Relaxed)
     }
 
-    /// Adds the counts to a snapshot: all of them from the start, so that the first loss is an increase.
+    /// Adds the counters to a snapshot. All exist from the start, so that the first loss is a visible increase.
     pub(super) fn observe(&self, snapshot: &mut Snapshot, created: u64) {
         for ((exporter, reason), count) in DROP_LABELS.into_iter().zip(&self.0) {
             let labels = [exporter.into(), reason.into()];

@@ -1,14 +1,14 @@
-//! How a request ended, in the few words that become attribute values.
+//! Attribute values for the way in which a request ended.
 
 use std::borrow::Cow;
 
 use crate::measure::record::{Ending, Outcome, RequestRecord};
 
-/// What a method or a status that is not a known one is called, by the HTTP conventions.
+/// The HTTP conventions' value for an unknown method or status.
 pub const OTHER_VALUE: &str = "_OTHER";
 
-/// `error.type` of the operation: the status code where the server refused, else how the bytes stopped. Absent for a
-/// whole answer.
+/// Returns `error.type` of the operation: the status code if the server refused, otherwise the failure. Absent for a
+/// complete response.
 pub fn error_type(record: &RequestRecord) -> Option<Cow<'static, str>> {
     match (record.outcome, record.status) {
         (Outcome::Success, _) => None,
@@ -17,8 +17,8 @@ pub fn error_type(record: &RequestRecord) -> Option<Cow<'static, str>> {
     }
 }
 
-/// `error.type` of the HTTP exchange: a 4xx is the client's mistake and no error of a server, and an answer that ends
-/// as its framing says is whole, whatever it means.
+/// Returns `error.type` of the HTTP exchange. A 4xx is the client's error, not the server's. A response that ends as
+/// its framing announced is complete whatever it contains.
 pub fn http_error_type(record: &RequestRecord) -> Option<Cow<'static, str>> {
     match (record.outcome, record.ending, record.status) {
         (Outcome::Success, ..) => None,
@@ -30,23 +30,22 @@ pub fn http_error_type(record: &RequestRecord) -> Option<Cow<'static, str>> {
     }
 }
 
-/// The status as an attribute value: a known one as it is, any other as the `x00` of its class, which is what a client
-/// has to take it for (RFC 9110 section 15). A server that makes statuses up so adds no series.
+/// Returns the status as an attribute value: a known one unchanged, any other as its class's `x00`, as clients must
+/// treat it (RFC 9110, section 15). Invented statuses therefore create no series.
 pub fn known_status(status: u16) -> u16 {
     let is_registered = http::StatusCode::from_u16(status).is_ok_and(|status| status.canonical_reason().is_some());
     match status {
         _ if is_registered || UNREGISTERED_STATUSES.contains(&status) => status,
         100..=599 => status / 100 * 100,
-        // Invalid ones are to be processed as 5xx.
+        // Invalid statuses are to be treated as 5xx.
         _ => 500,
     }
 }
 
-/// Statuses that nobody has registered and many send: nginx's and Cloudflare's for a connection that broke, Anthropic's
-/// for a service that is overloaded.
+/// Common unregistered statuses: nginx's and Cloudflare's for broken connections, and Anthropic's for overload.
 const UNREGISTERED_STATUSES: [u16; 9] = [499, 520, 521, 522, 523, 524, 525, 526, 529];
 
-/// The class of a status, as it is exported.
+/// Returns the exported class of a status.
 pub fn status_class(status: Option<u16>) -> &'static str {
     match status {
         None => "none",
@@ -59,8 +58,8 @@ pub fn status_class(status: Option<u16>) -> &'static str {
     }
 }
 
-/// How a stream ended. Absent for what was no stream; a stream that was asked for and never got a response head was
-/// one.
+/// Returns how a stream ended; absent for other responses. A request for a stream without a response head counts as a
+/// stream.
 pub fn termination(record: &RequestRecord) -> Option<&'static str> {
     let awaited = record.status.is_none() && record.shape.stream == Some(true);
     match record.outcome {
@@ -70,7 +69,7 @@ pub fn termination(record: &RequestRecord) -> Option<&'static str> {
     }
 }
 
-/// A whole answer.
+/// Value for a complete response.
 const DONE: &str = "done";
 const CLIENT_DISCONNECT: &str = "client_disconnect";
 const UPSTREAM_RESET: &str = "upstream_reset";
@@ -81,7 +80,7 @@ const TIMEOUT: &str = "timeout";
 /// Every value of [`termination`].
 pub const TERMINATIONS: [&str; 6] = [DONE, CLIENT_DISCONNECT, UPSTREAM_RESET, EOF_WITHOUT_FINISH, ERROR_EVENT, TIMEOUT];
 
-/// Why there is no whole answer. An error event comes before whatever ends the bytes, and so is the cause of it.
+/// Returns the cause of an incomplete response. An error event precedes the end of the bytes and therefore caused it.
 fn failure_reason(record: &RequestRecord) -> &'static str {
     match (record.ending, record.status) {
         (_, Some(400..)) => ERROR_EVENT,

@@ -10,15 +10,15 @@ use super::trace_context::RequestTrace;
 use crate::measure::histogram::{Histogram, Layout};
 use crate::measure::slo::Slos;
 
-/// Series per instrument, the OpenTelemetry SDKs' limit; further ones count under `otel.metric.overflow`. Capped names
-/// keep us far below it: this is the second fence.
+/// Maximum number of series per instrument, as in the OpenTelemetry SDKs. Further ones count under
+/// `otel.metric.overflow`. Limits on names keep the number far below this second fence.
 const MAX_SERIES: u16 = 2_000;
 
 /// An instrument and its series.
 #[derive(Debug)]
 pub(super) struct SeriesFamily {
     id: Id,
-    /// Whether it is exported at all.
+    /// `false` if the instrument is not exported.
     enabled: bool,
     layout: Option<Arc<Layout>>,
     index: BTreeMap<LabelKey, u16>,
@@ -51,13 +51,13 @@ impl ExemplarHistogram {
         Self { histogram: Histogram::new(Arc::clone(layout)), exemplars }
     }
 
-    /// Counts a value: nanoseconds or tokens.
+    /// Records a value in nanoseconds or tokens.
     pub(super) fn record(&mut self, raw: u64) {
         self.histogram.record(raw);
     }
 
-    /// Keeps a counted value as the exemplar of its bucket, if it is the latest: stores take exemplars in the order of
-    /// time, and two threads may hand over theirs in another.
+    /// Stores a recorded value as its bucket's exemplar if it is the latest. Backends require exemplars in time order,
+    /// and threads may report out of order.
     pub(super) fn set_exemplar(&mut self, raw: u64, trace: &RequestTrace, unix: u64) {
         let layout = self.histogram.layout();
         let slot = &mut self.exemplars[layout.bucket_of(raw)];
@@ -69,7 +69,7 @@ impl ExemplarHistogram {
 }
 
 impl SeriesFamily {
-    /// No series yet.
+    /// Creates a family without series.
     pub(super) fn new(id: Id, convention: Convention, slos: &Slos) -> Self {
         let instrument = id.instrument();
         Self {
@@ -81,12 +81,11 @@ impl SeriesFamily {
         }
     }
 
-    /// The instrument.
     pub(super) fn id(&self) -> Id {
         self.id
     }
 
-    /// Begins again if the bounds are not what these SLOs make them.
+    /// Restarts the histograms if these SLOs change the bounds.
     pub(super) fn reset_if_layout_changed(&mut self, convention: Convention, slos: &Slos) {
         let fitting = Self::new(self.id, convention, slos);
         let bounds = |series: &Self| series.layout.as_ref().map(|layout| layout.bounds().to_vec());
@@ -95,12 +94,12 @@ impl SeriesFamily {
         }
     }
 
-    /// Whether it is exported at all.
     pub(super) fn is_enabled(&self) -> bool {
         self.enabled
     }
 
-    /// Where the series of this key is, which holds as long as nobody calls [`refit`](Self::refit).
+    /// Returns the index of a key's series. It stays valid until
+    /// [`reset_if_layout_changed`](Self::reset_if_layout_changed) is called.
     pub(super) fn index_of(&mut self, syms: &[Symbol], symbols: &Interner, moment: TimePoint) -> u16 {
         let mut key = LabelKey::default();
         key.iter_mut().zip(syms).for_each(|(slot, sym)| *slot = *sym);
@@ -110,14 +109,14 @@ impl SeriesFamily {
         }
     }
 
-    /// Adds to a counter; adding 0 makes its series appear.
+    /// Adds to a counter; adding 0 declares its series.
     pub(super) fn add(&mut self, place: u16, more: u64) {
         if let Some(SeriesCell { value: MetricValue::Count(count), .. }) = self.cells.get_mut(usize::from(place)) {
             *count = count.saturating_add(more);
         }
     }
 
-    /// The distribution to record into; none where the instrument is not one.
+    /// Returns the histogram of a series, or `None` for other instruments.
     pub(super) fn distribution(&mut self, place: u16) -> Option<&mut ExemplarHistogram> {
         match &mut self.cells.get_mut(usize::from(place))?.value {
             MetricValue::Distribution(distribution) => Some(distribution),
@@ -147,7 +146,7 @@ impl SeriesFamily {
         place
     }
 
-    /// All of them as they are now.
+    /// Copies all series.
     pub(super) fn snapshot(&self) -> Option<snapshot::FamilySnapshot> {
         let points: Vec<DataPoint> = self.cells.iter().map(SeriesCell::point).collect();
         (!points.is_empty()).then_some(snapshot::FamilySnapshot { id: self.id, points })

@@ -1,4 +1,4 @@
-//! Records for the tests of this folder.
+//! Records for the tests of this module.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use crate::measure::shape::RequestShape;
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
 
-/// The moment of every test.
+/// The time of every test.
 pub(crate) const NOW: TimePoint =
     TimePoint { stamp: Stamp::from_nanos(60_000_000_000), unix: 1_750_000_060_000_000_000 };
 
-/// A stamp, in milliseconds.
+/// A stamp in milliseconds.
 pub(crate) fn at(millis: u64) -> Stamp {
     Stamp::from_nanos(millis * 1_000_000)
 }
 
-/// A request for a streamed chat with that model.
+/// A request for a streamed chat with this model.
 pub(crate) fn shape(model: &str) -> RequestShape {
     RequestShape {
         dialect: dialect::named("openai.chat"),
@@ -32,8 +32,8 @@ pub(crate) fn shape(model: &str) -> RequestShape {
     }
 }
 
-/// A successful stream of five token events: first at 200 ms, then after 10, 20 (two tokens), 30 and 40 ms (nobody
-/// knows how many); the end 5 ms later. 100 prompt tokens of which 64 were cached, 6 output tokens.
+/// A successful stream of five token events: the first at 200 ms, the next after 10, 20 (two tokens), 30 and 40 ms
+/// (unknown tokens). It ends 5 ms later, with 100 prompt tokens, 64 of them cached, and 6 output tokens.
 pub(crate) fn record() -> RequestRecord {
     let received = at(1_000);
     let after = |millis| Some(received.after(Gap::from_millis(millis)));
@@ -87,8 +87,8 @@ pub(crate) fn record() -> RequestRecord {
     }
 }
 
-/// As [`record`], for that model, with times by `place` that lie anywhere between a microsecond and minutes: those of 200
-/// places fill a distribution from end to end.
+/// Like [`record`], with this model and times by `place` between a microsecond and minutes: 200 places fill a whole
+/// histogram.
 pub(crate) fn spread(model: &str, place: i32) -> RequestRecord {
     let gap = Gap::from_nanos((1_000.0 * 1.1_f64.powi(place % 200)) as u64);
     let record = record();

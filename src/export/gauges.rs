@@ -1,4 +1,4 @@
-//! What is true right now: levels that the proxy moves and a scrape reads.
+//! Gauges that the proxy updates and a scrape reads.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
@@ -14,10 +14,10 @@ use super::snapshot::{PointValue, Snapshot};
 use super::thread_gauges::{METHODS, OpenCounts, ThreadGauges};
 use crate::capture::stats::CaptureStats;
 
-/// Whether the upstream can be reached, as far as is known.
+/// Last known reachability of the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpstreamHealth {
-    /// Nobody has tried yet.
+    /// No connection has been attempted yet.
     Unknown,
     /// The last attempt to connect succeeded.
     Reachable,
@@ -25,24 +25,24 @@ pub enum UpstreamHealth {
     Unreachable,
 }
 
-/// All levels. Shared by the whole process.
+/// All gauges, shared by the whole process.
 #[derive(Debug, Default)]
 pub struct Gauges {
-    /// Of each thread that forwards.
+    /// One entry per forwarding thread.
     thread_gauges: Mutex<Vec<Arc<ThreadGauges>>>,
     upstream: AtomicU8,
-    /// Why the last attempt to connect failed.
+    /// Reason why the last connection attempt failed.
     upstream_failure: Mutex<Option<String>>,
     simulated: AtomicBool,
     ready: AtomicBool,
-    /// The capture's own, where there is one.
+    /// Counters of the capture, if there is one.
     capture: OnceLock<Arc<CaptureStats>>,
-    /// What this process sends, where it sends by itself; then it forwards nothing.
+    /// The run, if this process sends one instead of forwarding.
     run_info: OnceLock<RunInfo>,
 }
 
 impl Gauges {
-    /// Levels for one more thread, which it alone moves.
+    /// Adds gauges for one thread. Only that thread updates them.
     pub fn add_thread(&self) -> Arc<ThreadGauges> {
         let levels = Arc::<ThreadGauges>::default();
         self.lock_threads().push(Arc::clone(&levels));
@@ -61,7 +61,7 @@ impl Gauges {
         sum
     }
 
-    /// An attempt to connect to the upstream has succeeded, or failed for a reason.
+    /// Records the result of a connection attempt to the upstream.
     pub fn set_upstream(&self, attempt: Result<(), String>) {
         self.upstream.store(1 + u8::from(attempt.is_ok()), Relaxed);
         if let Err(reason) = attempt {
@@ -69,23 +69,23 @@ impl Gauges {
         }
     }
 
-    /// Why the upstream cannot be reached; nothing while it can be or nobody knows.
+    /// Returns why the upstream is unreachable; `None` if it is reachable or unknown.
     pub fn upstream_failure(&self) -> Option<String> {
         let failed = self.upstream() == UpstreamHealth::Unreachable;
         failed.then(|| self.upstream_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()).flatten()
     }
 
-    /// A reply of the upstream says that it is simulated.
+    /// Records that an upstream reply identified itself as simulated.
     pub fn set_simulated(&self) {
         self.simulated.store(true, Relaxed);
     }
 
-    /// Whether a reply of the upstream has ever said that it is simulated.
+    /// Returns `true` if any upstream reply identified itself as simulated.
     pub fn simulated(&self) -> bool {
         self.simulated.load(Relaxed) || self.run_info().is_some_and(|running| (running.status)().simulated)
     }
 
-    /// How the last attempt to connect went.
+    /// Returns the result of the last connection attempt.
     pub fn upstream(&self) -> UpstreamHealth {
         match self.upstream.load(Relaxed) {
             0 => UpstreamHealth::Unknown,
@@ -94,32 +94,32 @@ impl Gauges {
         }
     }
 
-    /// There is a capture, which counts here.
+    /// Adds the counters of a capture.
     pub fn set_capture(&self, counts: Arc<CaptureStats>) {
         let _first = self.capture.set(counts).is_ok();
     }
 
-    /// This process sends a run.
+    /// Adds the run that this process sends.
     pub fn set_run_info(&self, running: RunInfo) {
         let _first = self.run_info.set(running).is_ok();
     }
 
-    /// The run that this process sends, if it does.
+    /// Returns the run that this process sends, if any.
     pub(super) fn run_info(&self) -> Option<&RunInfo> {
         self.run_info.get()
     }
 
-    /// Whether the proxy takes requests, or a run sends them: set when it listens, cleared when it drains.
+    /// Sets readiness: `true` once the proxy listens or a run sends, `false` while draining.
     pub fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Relaxed);
     }
 
-    /// Whether the proxy takes requests.
+    /// Returns `true` if the proxy accepts requests.
     pub fn ready(&self) -> bool {
         self.ready.load(Relaxed)
     }
 
-    /// Open requests.
+    /// Returns the number of open requests.
     pub fn active_requests(&self) -> i64 {
         if let Some([requests, ..]) = self.run_info().map(RunInfo::open_counts) {
             return requests;
@@ -127,25 +127,26 @@ impl Gauges {
         self.sum(ThreadGauges::active).iter().sum()
     }
 
-    /// Streams without and with a first token.
+    /// Returns the open streams (without, with) a first token.
     pub fn streams(&self) -> (i64, i64) {
         let of_run = self.run_info().map(RunInfo::open_counts).map(|[_, waiting, streaming]| [waiting, streaming]);
         of_run.unwrap_or_else(|| self.sum(ThreadGauges::streams)).into()
     }
 
-    /// Open connections to the upstream: idle and busy ones.
+    /// Returns the open upstream connections (idle, busy).
     pub fn connections(&self) -> (i64, i64) {
         self.sum(ThreadGauges::connections).into()
     }
 
-    /// What is open of each model that has something open, by the name asked for.
+    /// Returns the open requests of each active model by requested name.
     pub fn open_by_model(&self) -> AHashMap<Arc<str>, OpenCounts> {
         let mut sum = AHashMap::new();
         self.lock_threads().iter().for_each(|levels| levels.add_models(&mut sum));
         sum
     }
 
-    /// Adds the exported levels to a snapshot. `models` are the streams of those that are shown; the others' have no model.
+    /// Adds the exported gauges to a snapshot. `models` are the streams of named models; all others count without a
+    /// model.
     pub(super) fn observe(
         &self,
         snapshot: &mut Snapshot,
@@ -166,7 +167,7 @@ impl Gauges {
             }
             (waiting, streaming) = (waiting - streams.waiting, streaming - streams.streaming);
         }
-        // Between the two readings a stream may have ended.
+        // A stream may have ended between the two reads.
         for (phase, level) in [("waiting", waiting.max(0)), ("streaming", streaming.max(0))] {
             snapshot.observe(Id::ActiveStreams, [phase.into()], created, PointValue::Gauge(level));
         }
@@ -175,7 +176,7 @@ impl Gauges {
             return;
         }
         for (method, active) in METHODS.iter().zip(self.sum(ThreadGauges::active)) {
-            // GET and POST are what there is; the others appear only while there are some.
+            // GET and POST are always exported; other methods only while they have open requests.
             if active != 0 || matches!(*method, "GET" | "POST") {
                 snapshot.observe(Id::HttpActive, [(*method).into(), scheme.into()], created, PointValue::Gauge(active));
             }

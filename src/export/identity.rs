@@ -1,19 +1,18 @@
-//! Which instance of the service this process is, by the conventions for resources.
+//! Identity of this service instance, by the resource conventions.
 //!
-//! `service.instance.id` has to differ between any two instances, or a backend takes their pushed metrics for one series
-//! that jumps between two values. So it is a random UUID unless the configuration gives one, as
-//! <https://opentelemetry.io/docs/specs/semconv/registry/attributes/service/> recommends; a restart is a new instance.
+//! Each instance needs its own `service.instance.id`, or a backend merges two instances into one series that jumps
+//! between values. It is a random UUID unless configured, as
+//! <https://opentelemetry.io/docs/specs/semconv/registry/attributes/service/> recommends. A restart is a new instance.
 
 use std::fs;
 
 use rand::Rng;
 
-/// The attribute that tells instances apart.
 const INSTANCE: &str = "service.instance.id";
-/// The attribute that names the machine, or the pod.
+/// Name of the machine or the pod.
 const HOST: &str = "host.name";
 
-/// The configured attributes of the resource, and those of this instance that they do not give.
+/// Returns the configured resource attributes plus missing instance attributes.
 pub(super) fn with_instance_attributes(configured: &[(String, String)]) -> Vec<(String, String)> {
     let mut attributes = configured.to_vec();
     let is_given = |name: &str| configured.iter().any(|(key, _)| key == name);
@@ -28,13 +27,13 @@ pub(super) fn with_instance_attributes(configured: &[(String, String)]) -> Vec<(
     attributes
 }
 
-/// What the kernel calls this machine: in a pod that is the pod's name.
+/// Returns the kernel's host name: in a pod, the pod's name.
 fn host_name() -> Option<String> {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     Some(name.trim().to_owned()).filter(|name| !name.is_empty() && name != "(none)")
 }
 
-/// A UUID of version 4 (RFC 9562 section 5.4): random but for its version and variant.
+/// Generates a version 4 UUID (RFC 9562, section 5.4).
 fn random_uuid(random: &mut impl Rng) -> String {
     let mut bytes = [0; 16];
     random.fill_bytes(&mut bytes);

@@ -1,17 +1,17 @@
-//! Attribute values of series, and the small numbers that stand for them while they count.
+//! Attribute values of series, and the integers that represent them while counting.
 
 use std::sync::Arc;
 
 use ahash::AHashMap;
 
-/// A value of an attribute.
+/// Value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LabelValue {
     /// A string.
     Text(Arc<str>),
     /// A number.
     Int(i64),
-    /// Yes or no.
+    /// A boolean.
     Bool(bool),
 }
 
@@ -24,24 +24,24 @@ impl From<&str> for LabelValue {
 /// One attribute of a series.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Label {
-    /// Its OpenTelemetry name.
+    /// OpenTelemetry name.
     pub name: &'static str,
-    /// Its value.
+    /// Value.
     pub value: LabelValue,
 }
 
-/// Stands for a [`Value`]; the default stands for an absent one.
+/// Represents a [`LabelValue`]; the default represents an absent one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Symbol(u32);
 
-/// Most attributes of an instrument.
+/// Maximum number of attributes of an instrument.
 pub(super) const MAX_ATTRIBUTES: usize = 6;
 
-/// Names a series of an instrument: a symbol for each of its attributes.
+/// Key of a series: one symbol per attribute of its instrument.
 pub(super) type LabelKey = [Symbol; MAX_ATTRIBUTES];
 
-/// Every attribute value in use. It only grows; whoever adds a value that somebody outside can choose has capped it
-/// before ([`Models`](super::models::Models)).
+/// All attribute values in use. It only grows, so callers must limit values that outsiders can choose
+/// ([`AdmittedModels`](super::models::AdmittedModels)).
 #[derive(Debug, Default)]
 pub(super) struct Interner {
     values: Vec<LabelValue>,
@@ -51,7 +51,6 @@ pub(super) struct Interner {
 }
 
 impl Interner {
-    /// The symbol of a string.
     pub(super) fn text(&mut self, text: &str) -> Symbol {
         if let Some(sym) = self.texts.get(text) {
             return *sym;
@@ -62,7 +61,6 @@ impl Interner {
         sym
     }
 
-    /// The symbol of a number.
     pub(super) fn number(&mut self, number: i64) -> Symbol {
         if let Some(sym) = self.numbers.get(&number) {
             return *sym;
@@ -72,7 +70,6 @@ impl Interner {
         sym
     }
 
-    /// The symbol of a truth value.
     pub(super) fn bool_value(&mut self, truth: bool) -> Symbol {
         if self.bools[usize::from(truth)] == Symbol::default() {
             self.bools[usize::from(truth)] = self.add(LabelValue::Bool(truth));
@@ -80,7 +77,7 @@ impl Interner {
         self.bools[usize::from(truth)]
     }
 
-    /// What a symbol stands for.
+    /// Returns the value of a symbol.
     pub(super) fn value(&self, sym: Symbol) -> Option<&LabelValue> {
         self.values.get((sym.0 as usize).checked_sub(1)?)
     }

@@ -1,28 +1,27 @@
-//! Records in, telemetry out.
+//! Aggregates request records and exports telemetry.
 //!
-//! The proxy's threads hand what they observed to a [`queue::Reporter`] and move the levels in [`gauges::Gauges`]; that
-//! is all they know of this folder, and neither ever makes them wait. One control thread runs the
-//! [`control::ControlPlane`]: it counts the records in an [`aggregate::Aggregate`], and everything that leaves the
-//! process is read from there.
+//! The forwarding threads pass their records to a [`queue::Reporter`] and update [`gauges::Gauges`]. They use nothing
+//! else of this module, and neither call ever blocks. One control thread runs the [`control::ControlPlane`]: it counts
+//! the records in an [`aggregate::Aggregate`], and all exported data is read from there.
 //!
 //! ```text
 //! Reporter -> queue -> Aggregate -> Snapshot -> prometheus (text, OpenMetrics, protobuf)
 //!                          |           |------> otlp metrics (explicit or exponential, cumulative or delta)
-//!                          |           `------> /api/live, /api/history and the page that shows it
+//!                          |           `------> /api/live, /api/history and the live page
 //!                          `-> spans ---------> otlp traces
 //! ```
 //!
-//! A [`snapshot::Snapshot`] is plain data, and every exporter is a fold of it: a scrape, an OTLP ingest and the live
-//! page of one run agree to the last count (`tests/exposition.rs`). The [`catalog`] names every instrument once.
+//! A [`snapshot::Snapshot`] is plain data that every exporter reads. So a scrape, an OTLP export and the live page of
+//! one run agree exactly (`tests/exposition.rs`). The [`catalog`] defines every instrument.
 //!
-//! # What is lost, and when
-//! A full queue, a collector that is down, one that rejects: each costs counted records
-//! (`streamgauge.export.dropped`, [`drops`]) and at most one line of log a minute. Nothing here can slow, fail or change
-//! a stream.
+//! # Lost telemetry
+//! A full queue, an unreachable collector and a rejection each lose records. They are counted in
+//! `streamgauge.export.dropped` ([`drops`]) and logged at most once a minute. Exporting cannot slow, fail or change a
+//! stream.
 //!
-//! # What is not here
-//! No text, ever: a record has no place for it. And no second registry: who wants another number adds a row to the
-//! catalog and a line to the aggregation.
+//! # Rules
+//! Exported data contains no text of prompts or responses: a record has no field for it. There is no second registry: a
+//! new number is a row in the catalog and a line in the aggregation.
 
 pub mod admin;
 pub mod aggregate;

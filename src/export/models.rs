@@ -1,12 +1,12 @@
-//! Which model names become attribute values.
+//! Decides which model names become attribute values.
 //!
-//! A client can ask for any model. Its name is admitted once the server has answered such a request with a 2xx, or
-//! streams its tokens; until then, and when [`Models::new`]'s limit is reached, the request counts under
-//! [`OVERFLOW`]. So a client that makes up names fills nothing unless the server plays along, and then only up to the
-//! limit. Of a name that is a path the last segment is shown.
+//! A client can request any model name. A name is admitted once the server answers such a request with a 2xx or streams
+//! tokens for it. Until then, and above the configured limit, requests count under [`OVERFLOW_MODEL`]. A client with
+//! invented names therefore creates series only if the server accepts them, and at most up to the limit. A name that is
+//! a path is shortened to its last segment.
 //!
-//! What a reader could not see, or would take for something else, is escaped as Rust does it (`\u{200b}`): control
-//! characters, those that turn the direction of text or have no width, and a model that is really called `_other`.
+//! Invisible or misleading characters are escaped as in Rust (`\u{200b}`): control characters, direction marks and
+//! zero-width characters. A model that is really named `_other` is escaped too.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use ahash::AHashMap;
 use super::interner::{Interner, LabelValue, Symbol};
 use crate::capture::model_names::shorten;
 
-/// Stands for every model that has no name of its own here.
+/// Name that collects all models that were not admitted.
 pub(super) const OVERFLOW_MODEL: &str = "_other";
 
-/// The admitted names.
+/// Set of admitted names.
 #[derive(Debug)]
 pub(super) struct AdmittedModels {
     admitted: AHashMap<Arc<str>, Symbol>,
@@ -27,17 +27,17 @@ pub(super) struct AdmittedModels {
 }
 
 impl AdmittedModels {
-    /// Room for `most` names.
+    /// Creates a set of at most `most` names.
     pub(super) fn new(most: usize) -> Self {
         Self { admitted: AHashMap::new(), max_models: most }
     }
 
-    /// From now on there is room for `most` names; those that have one keep it.
+    /// Changes the limit to `most`; admitted names stay admitted.
     pub(super) fn set_limit(&mut self, most: usize) {
         self.max_models = most;
     }
 
-    /// The attribute value for a model asked for. `answered` says that the server gave an answer under that name.
+    /// Returns the attribute value of a requested model. `answered` is `true` if the server responded under that name.
     pub(super) fn admit(&mut self, model: Option<&str>, answered: bool, symbols: &mut Interner) -> Symbol {
         let Some(model) = model.filter(|model| !model.is_empty()) else { return Symbol::default() };
         if let Some(sym) = self.admitted.get(model) {
@@ -51,7 +51,7 @@ impl AdmittedModels {
         sym
     }
 
-    /// The name under which a model is shown.
+    /// Returns the exported name of a model.
     pub(super) fn display_name(&self, model: &str, symbols: &Interner) -> Arc<str> {
         match self.admitted.get(model).and_then(|sym| symbols.value(*sym)) {
             Some(LabelValue::Text(shown)) => Arc::clone(shown),
@@ -60,7 +60,7 @@ impl AdmittedModels {
     }
 }
 
-/// A model's name with everything escaped that cannot be seen.
+/// Escapes the invisible characters of a name.
 pub(super) fn escape_invisible(name: &str) -> Cow<'_, str> {
     if name == OVERFLOW_MODEL {
         return Cow::Borrowed(r"\u{5f}other");
@@ -75,8 +75,8 @@ pub(super) fn escape_invisible(name: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Control characters, line separators, and what Unicode calls format characters: without a width, or for the direction
-/// of text (UAX #9).
+/// Returns `true` for control characters, line separators and Unicode format characters, which have no width or set the
+/// text direction (UAX #9).
 fn is_invisible(letter: char) -> bool {
     letter.is_control()
         || matches!(letter,

@@ -1,4 +1,4 @@
-//! What the operating system knows of this process.
+//! Process metrics from the operating system.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use nix::sys::time::TimeValLike;
 use super::catalog::Id;
 use super::snapshot::{PointValue, Snapshot};
 
-/// Adds the process metrics to a snapshot. What cannot be read (a container without `/proc`) is left out.
+/// Adds the process metrics to a snapshot. Unreadable ones (a container without `/proc`) are omitted.
 pub(super) fn observe(snapshot: &mut Snapshot, version: &str, started: u64) {
     snapshot.observe(Id::BuildInfo, [version.into()], started, PointValue::Gauge(1));
     if let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) {
@@ -18,7 +18,7 @@ pub(super) fn observe(snapshot: &mut Snapshot, version: &str, started: u64) {
     if let Some(bytes) = resident_bytes() {
         snapshot.observe(Id::ProcessMemory, [], started, PointValue::Gauge(bytes));
     }
-    // One of the entries is the handle by which they are listed.
+    // One entry is the handle of this listing itself.
     if let Ok(entries) = fs::read_dir("/proc/self/fd") {
         snapshot.observe(Id::ProcessFiles, [], started, PointValue::Gauge(entries.count() as i64 - 1));
     }

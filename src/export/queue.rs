@@ -1,9 +1,9 @@
-//! The bounded hand-over from the threads that forward to the one that reports, and from there to a capture.
+//! Bounded queue from the forwarding threads to the control thread, and from there to a capture.
 //!
-//! Handing over never waits, takes no lock and, as long as the queue is less than half full, wakes nobody: the
-//! control runtime comes by every [`DRAIN_EVERY`] and before every scrape. A record that finds the queue full is
-//! dropped and counted. A capture has it from there (`Inbox::hand_on`): one hand-over is half the price of two, and what
-//! is written is what was counted.
+//! Reporting never blocks and takes no lock. It wakes no thread while the queue is less than half full, because the
+//! control runtime drains it every [`DRAIN_INTERVAL`] and before every scrape. A record that finds the queue full is
+//! dropped and counted. The control thread forwards counted records to the capture (`ReportReceiver::forward`). One
+//! queue costs half of two, and the capture contains exactly what was counted.
 
 use std::hint::black_box;
 use std::iter;
@@ -20,21 +20,21 @@ use crate::measure::prefetch::{self, Prefetch, together};
 use crate::measure::record::RequestRecord;
 use crate::measure::time::Gap;
 
-/// How often the queue is emptied.
+/// Interval between two drains.
 pub const DRAIN_INTERVAL: Gap = Gap::from_millis(100);
 
-/// Reports held. Twenty thousand requests a second for the time between two drains, twice over; 32 KiB, and at worst
-/// some 15 MiB of records, and 8 more of short bodies for a capture.
+/// Maximum number of queued reports: 20,000 requests per second for two drain intervals. It takes 32 KiB, at worst
+/// about 15 MiB of records, and 8 MiB of short bodies for a capture.
 const QUEUE_CAPACITY: usize = 4_096;
 
 /// A request that has ended.
 #[derive(Debug)]
 pub struct FinishedRequest {
-    /// What it came to.
+    /// Measurements of the request.
     pub record: RequestRecord,
-    /// Made at its beginning, if tracing is on.
+    /// Trace made when the request started, if tracing is enabled.
     pub trace: Option<RequestTrace>,
-    /// What a capture needs besides, where there is one.
+    /// Additional data for the capture, if there is one.
     pub capture_handle: Option<CaptureHandle>,
 }
 
@@ -50,14 +50,14 @@ impl CapturedRequest for FinishedRequest {
     }
 }
 
-/// What is handed over.
+/// A queued report.
 #[derive(Debug)]
 pub(super) enum QueuedReport {
-    /// A request has ended.
+    /// A request ended.
     Finished(Box<FinishedRequest>),
-    /// A request of a run has ended, which was sent so much later than planned.
+    /// A request of a run ended; the second value is its lag behind the plan.
     Replayed(Box<(RequestRecord, Gap)>),
-    /// A long stream has moved.
+    /// A long stream made progress.
     Progress(Box<Progress>),
 }
 
@@ -82,22 +82,22 @@ struct ReportQueue {
     capture: OnceLock<Arc<CaptureRecorder>>,
 }
 
-/// Where the proxy reports to. Clones report to the same place.
+/// Entry point for the proxy's reports. Clones share one queue.
 #[derive(Clone, Debug)]
 pub struct Reporter(Arc<ReportQueue>);
 
 impl Reporter {
-    /// A request has ended.
+    /// Reports a request that ended.
     pub fn finished(&self, finished: FinishedRequest) {
         self.push(QueuedReport::Finished(Box::new(finished)));
     }
 
-    /// A request of a run has ended, which was sent so much later than planned.
+    /// Reports a request of a run that ended; `lag` is its delay behind the plan.
     pub fn replayed(&self, record: RequestRecord, lag: Gap) {
         self.push(QueuedReport::Replayed(Box::new((record, lag))));
     }
 
-    /// A long stream has moved.
+    /// Reports the progress of a long stream.
     pub fn progress(&self, progress: Progress) {
         self.push(QueuedReport::Progress(Box::new(progress)));
     }
@@ -118,12 +118,12 @@ impl Reporter {
     }
 }
 
-/// The other end.
+/// Receiving end of the queue.
 #[derive(Debug)]
 pub(super) struct ReportReceiver(Arc<ReportQueue>);
 
 impl ReportReceiver {
-    /// A queue's two ends.
+    /// Creates both ends of a queue.
     pub(super) fn new(drops: Arc<Drops>) -> (Reporter, Self) {
         Self::with_capacity(QUEUE_CAPACITY, drops)
     }
@@ -134,7 +134,7 @@ impl ReportReceiver {
         (Reporter(Arc::clone(&queue)), Self(queue))
     }
 
-    /// Takes what is there: at most one queue's fill, so that reporters cannot hold up whoever drains.
+    /// Removes the queued reports, at most one full queue, so that busy reporters cannot hold the reader forever.
     pub(super) fn drain(&self) -> impl Iterator<Item = QueuedReport> {
         let reports = &self.0.reports;
         let mut left = reports.capacity();
@@ -146,17 +146,16 @@ impl ReportReceiver {
         iter::from_fn(fetched).flatten()
     }
 
-    /// From now on requests go on to this capture.
+    /// Forwards counted requests to this capture from now on.
     pub(super) fn set_capture(&self, capture: Arc<CaptureRecorder>) {
         let _first = self.0.capture.set(capture).is_ok();
     }
 
-    /// The capture, where there is one.
     pub(super) fn capture(&self) -> Option<&Arc<CaptureRecorder>> {
         self.0.capture.get()
     }
 
-    /// Gives a request that has been counted to the capture, where there is one.
+    /// Forwards a counted request to the capture, if there is one.
     pub(super) fn forward(&self, finished: Box<FinishedRequest>) {
         if let Some(capture) = self.capture() {
             capture.end_request(finished);
@@ -193,7 +192,7 @@ mod tests {
         assert_eq!((inbox.drain().count(), drops.count(DropReason::Records)), (1, 3));
     }
 
-    /// A capture into this folder, and a request for it.
+    /// Creates a capture in this folder, and requests for it.
     fn captured(folder: &Path) -> (Arc<CaptureRecorder>, impl Fn() -> FinishedRequest) {
         let settings = CaptureSettings {
             folder: folder.to_owned(),
@@ -219,7 +218,7 @@ mod tests {
         let (reporter, inbox) = ReportReceiver::with_capacity(2, Arc::default());
         inbox.set_capture(Arc::clone(&capture));
         (0..5).for_each(|_| reporter.finished(asked()));
-        // Of a request that nobody follows the capture has nothing to lose.
+        // A request without a capture handle loses nothing.
         reporter.finished(record().into());
         for report in inbox.drain() {
             if let QueuedReport::Finished(finished) = report {

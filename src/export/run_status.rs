@@ -1,4 +1,5 @@
-//! A run: requests that this process sends, and does not forward. What is served of the proxy's is of the run then.
+//! Status of a run, in which this process sends requests instead of forwarding them. In a run the admin endpoints serve
+//! the run's data instead of the proxy's.
 
 use serde::Serialize;
 
@@ -7,32 +8,32 @@ use super::live_view::LatencyQuantiles;
 use super::snapshot::{PointValue, Snapshot};
 use crate::measure::time::Gap;
 
-/// What it is.
+/// Description of a run.
 pub struct RunInfo {
-    /// What is sent.
+    /// Name of the trace or load.
     pub name: String,
-    /// Where to.
+    /// Target URLs.
     pub targets: String,
-    /// Requests of the plan, where its end is known.
+    /// Number of planned requests, if known.
     pub planned: Option<u64>,
-    /// How long it plans to send, where that is known.
+    /// Planned duration of sending, if known.
     pub duration: Option<Gap>,
-    /// Where it stands; asked for by whoever looks, and so never to wait.
+    /// Returns the current status. Readers call it at any time, so it must not block.
     pub status: Box<dyn Fn() -> RunStatus + Send + Sync>,
 }
 
-/// Where it stands.
+/// Current status of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunStatus {
-    /// Since time zero.
+    /// Time since the run's start.
     pub age: Gap,
-    /// Requests that have been sent.
+    /// Requests sent.
     pub sent: u64,
-    /// Those of them that have no end yet.
+    /// Requests sent that have not ended.
     pub in_flight: u32,
-    /// Those of these that have a first token.
+    /// Requests in flight that have a first token.
     pub streaming: u32,
-    /// Whether a reply has said that its server is simulated.
+    /// `true` if a reply identified its server as simulated.
     pub simulated: bool,
 }
 
@@ -43,15 +44,15 @@ impl std::fmt::Debug for RunInfo {
 }
 
 impl RunInfo {
-    /// Requests that are open: all, streams without a token, and streams that have one.
+    /// Returns the open requests: all, streams without a token, streams with a token.
     pub(super) fn open_counts(&self) -> [i64; 3] {
         let RunStatus { in_flight, streaming, .. } = (self.status)();
-        // They are counted one after the other, by other threads.
+        // Other threads update these one after the other.
         let streaming = streaming.min(in_flight);
         [in_flight, in_flight - streaming, streaming].map(i64::from)
     }
 
-    /// Adds the run's own levels to a snapshot.
+    /// Adds the run's own gauges to a snapshot.
     pub(super) fn observe(&self, snapshot: &mut Snapshot, created: u64) {
         if let Some(planned) = self.planned.and_then(|planned| i64::try_from(planned).ok()) {
             snapshot.observe(Id::ReplayPlanned, [], created, PointValue::Gauge(planned));
@@ -59,7 +60,7 @@ impl RunInfo {
         snapshot.observe(Id::ReplaySent, [], created, PointValue::Count((self.status)().sent));
     }
 
-    /// What the page shows of it. `counted` has its own instruments.
+    /// Builds the live page's data. `counted` contains the run's instruments.
     pub(super) fn view(&self, counted: &Snapshot) -> RunView<'_> {
         let RunStatus { age, sent, in_flight, .. } = (self.status)();
         let (mut ended, mut succeeded, mut lag_ms) = (0, 0, None);
@@ -88,7 +89,7 @@ impl RunInfo {
     }
 }
 
-/// A run, in `/api/state` and `/api/history`.
+/// Data of a run in `/api/state` and `/api/history`.
 #[derive(Debug, Serialize)]
 pub(super) struct RunView<'a> {
     name: &'a str,

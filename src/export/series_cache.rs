@@ -1,8 +1,8 @@
-//! Requests of one kind: they count in the same series.
+//! Caches the series of similar requests.
 //!
-//! Nearly all that a server answers well is of a few kinds: of one model, by one route, with one status. So the series
-//! of a kind are looked up once, and not label by label for each of a dozen instruments. A request that did not go well
-//! has a cause among its labels; there should be few of them, and they are of no kind.
+//! Nearly all successful requests are of a few kinds with equal model, route and status. Their series are looked up
+//! once per kind instead of label by label for a dozen instruments. Failures have a cause among their labels; they
+//! should be rare and are not cached.
 
 use std::sync::Arc;
 
@@ -13,32 +13,32 @@ use super::interner::Symbol;
 use crate::measure::record::{Outcome, RequestRecord};
 use crate::measure::shape::RequestShape;
 
-/// Kinds held; with one more all of them are learned anew. Each takes a kilobyte.
+/// Maximum number of cached kinds; one more clears the cache. Each takes 1 KiB.
 const MAX_KINDS: usize = 256;
-/// Series of one instrument in which requests of one kind count: by phase, by source of tokens, by stage.
+/// Maximum number of series of one instrument per kind: by phase, by token source, by stage.
 const MAX_SERIES_PER_INSTRUMENT: usize = 5;
 
-/// The attributes that all `gen_ai.*` instruments have.
+/// Values of the attributes that all `gen_ai.*` instruments share.
 pub(super) type GenAiLabels = [Symbol; 5];
 
-/// See the module.
+/// Cache of series by kind of request.
 #[derive(Debug, Default)]
 pub(super) struct SeriesCache {
     entries: Vec<CacheEntry>,
     by_model: AHashMap<Symbol, Vec<usize>>,
 }
 
-/// Names a kind until the next one is asked for.
+/// Identifies a kind until the next lookup.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CacheSlot(usize);
 
 #[derive(Debug)]
 struct CacheEntry {
-    /// One of its requests.
+    /// Shape of one request of this kind.
     shape: Arc<RequestShape>,
     status: Option<u16>,
     gen_ai: GenAiLabels,
-    /// By instrument: the places of its series, as far as they are known.
+    /// Known series indexes by instrument.
     series_indexes: Box<[[Option<u16>; MAX_SERIES_PER_INSTRUMENT]]>,
 }
 
@@ -54,8 +54,7 @@ impl CacheEntry {
 }
 
 impl SeriesCache {
-    /// The kind of a request that counts under this model, and the attributes that all of the kind have; `gen_ai` finds
-    /// them out.
+    /// Returns the slot of a request's kind and the kind's shared attributes. `gen_ai` builds them on a miss.
     pub(super) fn lookup(
         &mut self,
         record: &RequestRecord,
@@ -86,7 +85,7 @@ impl SeriesCache {
         self.entries.len() - 1
     }
 
-    /// Where to find the place of the `which`th series of an instrument; `None` of one beyond those that are remembered.
+    /// Returns the cached index of the `which`th series of an instrument, or `None` above the cached number.
     pub(super) fn series_slot(&mut self, CacheSlot(kind): CacheSlot, id: Id, which: usize) -> Option<&mut Option<u16>> {
         self.entries.get_mut(kind)?.series_indexes.get_mut(id as usize)?.get_mut(which)
     }

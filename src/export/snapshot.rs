@@ -1,4 +1,4 @@
-//! What is exported at one moment: plain data, the same for every exporter.
+//! All exported data at one moment, as plain data shared by every exporter.
 
 use std::sync::Arc;
 
@@ -9,90 +9,90 @@ use crate::clock::Clock;
 use crate::measure::histogram::Histogram;
 use crate::measure::time::Stamp;
 
-/// One point in both times, so that what is told apart from it in one has a place in the other.
+/// One moment on both clocks, for conversion of stamps to wall-clock time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimePoint {
-    /// On the run's own line.
+    /// Time on the monotonic clock.
     pub stamp: Stamp,
-    /// In nanoseconds since 1970.
+    /// Wall-clock time in nanoseconds since 1970.
     pub unix: u64,
 }
 
 impl TimePoint {
-    /// Now.
+    /// Reads both clocks.
     pub fn now(clock: &Clock) -> Self {
         let stamp = clock.now();
         Self { stamp, unix: clock.unix_nanos(stamp) }
     }
 
-    /// The wall-clock time of a stamp, in nanoseconds since 1970.
+    /// Converts a stamp to nanoseconds since 1970.
     pub fn unix_of(&self, at: Stamp) -> u64 {
         self.unix.saturating_add(at.since(self.stamp).as_nanos()).saturating_sub(self.stamp.since(at).as_nanos())
     }
 }
 
-/// Every series of every instrument.
+/// All series of all instruments.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// When it was taken, in nanoseconds since 1970.
+    /// Time of the snapshot in nanoseconds since 1970.
     pub unix: u64,
-    /// One entry per instrument that has series, in the order of the catalog.
+    /// One entry per instrument with series, in catalog order.
     pub families: Vec<FamilySnapshot>,
 }
 
 /// The series of one instrument.
 #[derive(Clone, Debug)]
 pub struct FamilySnapshot {
-    /// The instrument.
+    /// Id of the instrument.
     pub id: Id,
-    /// Its series.
+    /// Series of the instrument.
     pub points: Vec<DataPoint>,
 }
 
 /// One series.
 #[derive(Clone, Debug)]
 pub struct DataPoint {
-    /// Its attributes, in the order of the catalog.
+    /// Attributes in catalog order.
     pub labels: Arc<[Label]>,
-    /// Since when it counts, in nanoseconds since 1970. Never changes while the process lives.
+    /// Start of the count in nanoseconds since 1970. Constant while the process lives.
     pub created: u64,
-    /// Its value.
+    /// Current value.
     pub data: PointValue,
 }
 
-/// A value.
+/// Value of a series.
 #[derive(Clone, Debug)]
 pub enum PointValue {
-    /// A count.
+    /// A counter.
     Count(u64),
-    /// A level, which may fall below zero between two moves of ours.
+    /// A gauge. Concurrent updates may make it negative for a moment.
     Gauge(i64),
-    /// Seconds.
+    /// A value in seconds.
     Seconds(f64),
-    /// A distribution, and at most one exemplar for each explicit bucket, with its bucket.
+    /// A histogram, with at most one exemplar per explicit bucket as (bucket, exemplar).
     Histogram(Histogram, Vec<(usize, BucketExemplar)>),
 }
 
-/// One value of a distribution, and the trace it comes from.
+/// Example value of a histogram bucket, with its trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BucketExemplar {
-    /// The value, in the instrument's unit.
+    /// Value in the instrument's unit.
     pub value: f64,
-    /// When it was measured, in nanoseconds since 1970.
+    /// Time of the measurement in nanoseconds since 1970.
     pub unix: u64,
-    /// The trace. Its spans are exported.
+    /// Id of the trace, whose spans are exported.
     pub trace_id: TraceId,
-    /// The request's SERVER span.
+    /// Id of the request's SERVER span.
     pub span_id: SpanId,
 }
 
 impl Snapshot {
-    /// The series of an instrument; none if it has none.
+    /// Returns the series of an instrument; empty if it has none.
     pub fn points(&self, id: Id) -> &[DataPoint] {
         self.families.iter().find(|family| family.id == id).map_or(&[], |family| &family.points)
     }
 
-    /// Adds a series that is read, not counted. Values are in the order of the catalog's attributes.
+    /// Adds a series that is read, not counted. `values` are in the order of the catalog's attributes.
     pub(super) fn observe<const N: usize>(&mut self, id: Id, values: [LabelValue; N], created: u64, data: PointValue) {
         let names = id.instrument().attributes.iter();
         let labels = names.zip(values).map(|(name, value)| Label { name, value }).collect();
@@ -105,7 +105,7 @@ impl Snapshot {
 }
 
 impl DataPoint {
-    /// The value of an attribute, if it has it.
+    /// Returns the value of an attribute, if present.
     pub fn label(&self, name: &str) -> Option<&LabelValue> {
         self.labels.iter().find(|label| label.name == name).map(|label| &label.value)
     }

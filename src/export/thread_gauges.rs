@@ -1,8 +1,7 @@
-//! What one thread has open right now: requests, streams and connections.
+//! Open requests, streams and connections of one thread.
 //!
-//! Each thread that forwards moves levels of its own, and a scrape adds them up: a counter that two cores move goes from
-//! one to the other with every request. All of it lives in guards, so that no way out of a request can forget to count
-//! back.
+//! Each forwarding thread has its own gauges, and a scrape adds them up: a counter shared by two cores would move
+//! between their caches with every request. Guards hold every increment, so that no exit path forgets the decrement.
 
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,11 +10,11 @@ use ahash::AHashMap;
 
 use super::error_type::OTHER_VALUE;
 
-/// The methods that the HTTP conventions know.
+/// Methods in the HTTP conventions.
 pub(super) const METHODS: [&str; 11] =
     ["GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "CONNECT", "TRACE", "QUERY", OTHER_VALUE];
 
-/// A method as an attribute value: what a client made up is `_OTHER`.
+/// Returns a method as an attribute value; unknown methods become `_OTHER`.
 pub fn known_method(method: &str) -> &'static str {
     METHODS[method_index(method)]
 }
@@ -24,17 +23,17 @@ fn method_index(method: &str) -> usize {
     METHODS.iter().position(|known| *known == method).unwrap_or(METHODS.len() - 1)
 }
 
-/// See the module.
+/// Gauges of one thread, aligned so that threads share no cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct ThreadGauges {
-    /// Requests, by method.
+    /// Open requests, by method.
     active: [AtomicI64; METHODS.len()],
     streams: StreamGauges,
-    /// Connections to the upstream.
+    /// Idle connections to the upstream.
     idle: AtomicI64,
     busy: AtomicI64,
-    /// Touched twice in the life of a request.
+    /// Locked twice per request.
     models: Mutex<AHashMap<Arc<str>, Arc<ModelGauges>>>,
 }
 
@@ -45,7 +44,7 @@ struct ModelGauges {
     streams: StreamGauges,
 }
 
-/// Open streams, without and with a first token.
+/// Open streams (without, with) a first token.
 #[derive(Debug, Default)]
 struct StreamGauges([AtomicI64; 2]);
 
@@ -59,47 +58,47 @@ impl StreamGauges {
     }
 }
 
-/// What is open of one model at one moment.
+/// Open requests of one model at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenCounts {
-    /// Requests.
+    /// All open requests.
     pub requests: i64,
-    /// Those of them that are streams without a token yet.
+    /// Streams without a token.
     pub waiting: i64,
-    /// Those that are streams and have one.
+    /// Streams with a token.
     pub streaming: i64,
 }
 
 impl ThreadGauges {
-    /// A request has arrived; it is active until the guard is dropped.
+    /// Counts a request as active until the guard is dropped.
     pub fn request(self: &Arc<Self>, method: &str) -> ActiveRequest {
         let method = method_index(method);
         self.active[method].fetch_add(1, Relaxed);
         ActiveRequest { gauges: Arc::clone(self), method, model: None, stream: None }
     }
 
-    /// A connection to the upstream is open; it is busy until it says otherwise, and open until it is dropped.
+    /// Counts an open upstream connection until the guard is dropped. It starts as busy.
     pub fn connection(self: &Arc<Self>) -> OpenConnection {
         self.busy.fetch_add(1, Relaxed);
         OpenConnection { gauges: Arc::clone(self), idle: false }
     }
 
-    /// Open requests, by [method](METHODS).
+    /// Returns the open requests by [method](METHODS).
     pub(super) fn active(&self) -> [i64; METHODS.len()] {
         self.active.each_ref().map(|active| active.load(Relaxed))
     }
 
-    /// Streams without and with a first token.
+    /// Returns the open streams (without, with) a first token.
     pub(super) fn streams(&self) -> [i64; 2] {
         self.streams.load()
     }
 
-    /// Open connections to the upstream: idle and busy ones.
+    /// Returns the open upstream connections (idle, busy).
     pub(super) fn connections(&self) -> [i64; 2] {
         [&self.idle, &self.busy].map(|level| level.load(Relaxed))
     }
 
-    /// Adds what is open of each model that has something open, by the name asked for.
+    /// Adds the open requests of each active model by requested name.
     pub(super) fn add_models(&self, sum: &mut AHashMap<Arc<str>, OpenCounts>) {
         for (name, model) in self.models().iter() {
             let (sum, [waiting, streaming]) = (sum.entry(Arc::clone(name)).or_default(), model.streams.load());
@@ -114,18 +113,18 @@ impl ThreadGauges {
     }
 }
 
-/// An open request.
+/// Guard of an open request.
 #[derive(Debug)]
 pub struct ActiveRequest {
     gauges: Arc<ThreadGauges>,
     method: usize,
     model: Option<(Arc<str>, Arc<ModelGauges>)>,
-    /// Whether it is counted as a stream, and then whether its first token has come.
+    /// `None` if it is not counted as a stream, otherwise whether it has its first token.
     stream: Option<bool>,
 }
 
 impl ActiveRequest {
-    /// Its model is known now. Call once.
+    /// Sets the model once it is known. Call it once.
     pub fn set_model(&mut self, model: Option<&str>) {
         let Some(name) = model else { return };
         let mut models = self.gauges.models();
@@ -137,7 +136,7 @@ impl ActiveRequest {
                 (name, model)
             }
         };
-        // Under the lock, so that nobody takes away a model that has just got a request.
+        // Counted under the lock, so that no thread removes a model that just got a request.
         model.requests.fetch_add(1, Relaxed);
         drop(models);
         if let Some(has_token) = self.stream {
@@ -146,7 +145,7 @@ impl ActiveRequest {
         self.model = Some((name, model));
     }
 
-    /// It is a stream that has no token yet (`false`) or has one (`true`). Call again when that changes.
+    /// Counts the request as a stream without (`false`) or with (`true`) a token. Call it again on each change.
     pub fn set_stream_phase(&mut self, has_token: bool) {
         if self.stream == Some(has_token) {
             return;
@@ -180,7 +179,7 @@ impl Drop for ActiveRequest {
     }
 }
 
-/// An open connection to the upstream.
+/// Guard of an open upstream connection.
 #[derive(Debug)]
 pub struct OpenConnection {
     gauges: Arc<ThreadGauges>,
@@ -188,7 +187,7 @@ pub struct OpenConnection {
 }
 
 impl OpenConnection {
-    /// It went back to the pool, or came out of it.
+    /// Marks the connection as idle in the pool, or as busy.
     pub fn set_idle(&mut self, idle: bool) {
         if self.idle != idle {
             self.add_to_gauge(-1);

@@ -1,9 +1,8 @@
-//! Counts the tokens of replies whose server did not, with local tokenizers, before they are reported.
+//! Counts tokens with local tokenizers for replies without a count from the server, before they are reported.
 //!
-//! Counting happens on a thread of its own: a stream's task only hands over what it collected
-//! ([`ReplyText`]), and that never waits. A hand-over that finds too many replies waiting is reported as it is, with
-//! the count that it had. The text is dropped as soon as it is counted; the tokenizers' own caches of words are off, so
-//! that none of it stays there either.
+//! Counting has its own thread. A stream's task only enqueues its collected text ([`ReplyText`]) and never blocks. If
+//! too many replies are queued, the next one is reported with the count that it already has. The text is dropped as
+//! soon as it is counted. The tokenizers' word caches are disabled, so that no text remains there.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -22,25 +21,25 @@ use crate::measure::record::{CountSource, TokenCount};
 use crate::measure::slo::glob;
 use crate::measure::text_collector::{ReplyText, TextBudget};
 
-/// Replies that may wait to be counted.
+/// Maximum number of replies in the queue.
 const MAX_QUEUED_REPLIES: usize = 256;
-/// The largest file that is read as a tokenizer, in bytes. Those in use are below 40 MiB.
+/// Maximum size of a tokenizer file, in bytes. Common ones are below 40 MiB.
 const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 
-/// Why a file is not used.
+/// Reason why a tokenizer file is unusable.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot use {} as the tokenizer of {owner}: {reason}", file.display())]
 pub struct TokenizerError {
-    /// Whose, and the setting that says so.
+    /// Owner of the tokenizer and its setting.
     owner: String,
     file: PathBuf,
     reason: String,
 }
 
-/// Tokenizers by the models they count for.
+/// Tokenizers with the models that they count for.
 struct LoadedTokenizers(Vec<(String, Tokenizer)>);
 
-/// Where replies go to be counted and reported. See the module.
+/// Queues replies for counting and reporting.
 pub struct TokenCounter {
     models: Vec<String>,
     budget: TextBudget,
@@ -55,10 +54,10 @@ struct TokenCountJob {
 }
 
 impl TokenCounter {
-    /// Reads the tokenizers, and begins to count for `reporter`. `None` where there are none.
+    /// Loads the tokenizers and starts the counting thread for `reporter`. Returns `None` without tokenizers.
     ///
     /// # Errors
-    /// A file that cannot be read, or is no tokenizer; the error names it.
+    /// Returns an error that names the file if a tokenizer is unreadable or invalid.
     pub fn start(files: &[TokenizerFile], reporter: Reporter) -> Result<Option<Self>, TokenizerError> {
         if files.is_empty() {
             return Ok(None);
@@ -77,22 +76,22 @@ impl TokenCounter {
         Ok(Some(Self { models, budget: TextBudget::default(), queue, waiting, reporter }))
     }
 
-    /// Reads the tokenizers, and that of a capture, and keeps none.
+    /// Loads and discards the tokenizers, including that of a capture.
     ///
     /// # Errors
-    /// A file that cannot be read, or is no tokenizer; the error names it.
+    /// Returns an error that names the file if a tokenizer is unreadable or invalid.
     pub fn check(files: &[TokenizerFile], of_a_capture: Option<&Path>) -> Result<(), TokenizerError> {
         files.iter().try_for_each(|file| load(file).map(drop))?;
         of_a_capture.map_or(Ok(()), |file| load_capture_tokenizer(file).map(drop))
     }
 
-    /// What collects the text of a reply of this model, if there is a tokenizer for it.
+    /// Returns the text budget for a reply of this model, if it has a tokenizer.
     pub fn budget(&self, model: Option<&str>) -> Option<&TextBudget> {
         let model = model.unwrap_or_default();
         self.models.iter().any(|pattern| glob(pattern, model)).then_some(&self.budget)
     }
 
-    /// A request has ended: reports it, counted.
+    /// Counts a finished request's text, then reports the request.
     pub fn finished(&self, finished: FinishedRequest, text: ReplyText) {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         if let Err(TrySendError::Full(reply) | TrySendError::Disconnected(reply)) =
@@ -103,7 +102,7 @@ impl TokenCounter {
         }
     }
 
-    /// Whether all that was handed over has been reported.
+    /// Returns `true` once all queued replies have been reported.
     pub fn is_idle(&self) -> bool {
         self.waiting.load(Ordering::Acquire) == 0
     }
@@ -119,10 +118,10 @@ fn load(file: &TokenizerFile) -> Result<(String, Tokenizer), TokenizerError> {
     Ok((file.model.clone(), tokenizer))
 }
 
-/// What cuts the prompts of a capture into tokens.
+/// Loads the tokenizer for a capture's prompts.
 ///
 /// # Errors
-/// A file that cannot be read, or is no tokenizer; the error names it.
+/// Returns an error that names the file if the tokenizer is unreadable or invalid.
 pub(super) fn load_capture_tokenizer(file: &Path) -> Result<PromptTokenizer, TokenizerError> {
     let whose = "the capture (--capture-tokenizer)".to_owned();
     let error = |reason| TokenizerError { owner: whose, file: file.to_owned(), reason };
@@ -131,7 +130,7 @@ pub(super) fn load_capture_tokenizer(file: &Path) -> Result<PromptTokenizer, Tok
     Ok(PromptTokenizer::new(&bytes, Box::new(encode)))
 }
 
-/// Reads a tokenizer, and gives the bytes of its file back as well.
+/// Reads a tokenizer and also returns its file's bytes.
 fn read(path: &Path) -> Result<(Tokenizer, Vec<u8>), String> {
     let mut bytes = Vec::new();
     let opened = File::open(path).map_err(|cause| cause.to_string())?;
@@ -141,7 +140,7 @@ fn read(path: &Path) -> Result<(Tokenizer, Vec<u8>), String> {
     }
     let expected = "expected a tokenizer.json as Hugging Face's tokenizers write it";
     let mut tokenizer = Tokenizer::from_bytes(&bytes).map_err(|cause| format!("{expected}: {cause}"))?;
-    // What a file says of cutting and filling is for training, and would change the count.
+    // A file's truncation and padding settings are for training and would change the count.
     tokenizer.with_padding(None).with_truncation(None).map_err(|cause| cause.to_string())?;
     let mut model = tokenizer.get_model().clone();
     model.resize_cache(0);
@@ -149,7 +148,7 @@ fn read(path: &Path) -> Result<(Tokenizer, Vec<u8>), String> {
     Ok((tokenizer, bytes))
 }
 
-/// Counts and reports until nobody hands over any more.
+/// Counts and reports until all senders are gone.
 fn count(loaded: &LoadedTokenizers, replies: &Receiver<TokenCountJob>, waiting: &AtomicUsize, reporter: &Reporter) {
     for TokenCountJob { mut finished, text } in replies {
         let record = &mut finished.record;
@@ -164,7 +163,7 @@ fn count(loaded: &LoadedTokenizers, replies: &Receiver<TokenCountJob>, waiting: 
 }
 
 impl LoadedTokenizers {
-    /// The tokens of a text, those that frame it (beginning, end, roles) left out: they are not in it.
+    /// Returns the number of tokens in a text, without special tokens (start, end, roles).
     fn tokens(&self, model: &str, text: &ReplyText) -> Option<u64> {
         let (_, tokenizer) = self.0.iter().find(|(pattern, _)| glob(pattern, model))?;
         let mut tokens = 0;

@@ -1,8 +1,7 @@
-//! W3C trace context: who we are in whose trace, and whether to keep our part of it.
+//! W3C trace context: the request's place in the caller's trace, and the sampling decision.
 //!
-//! Pure but for the ids, which are random. Parsing is strict, as
-//! <https://www.w3.org/TR/trace-context/#traceparent-header> demands: what is not exactly a `traceparent` is none, and
-//! then its `tracestate` is none either and the trace starts here.
+//! Pure, except for random ids. Parsing is strict, as <https://www.w3.org/TR/trace-context/#traceparent-header>
+//! requires: an invalid `traceparent` is ignored together with its `tracestate`, and a new trace starts.
 
 use std::fmt;
 
@@ -13,28 +12,28 @@ use crate::config::otlp::Sampler;
 use crate::measure::record::{Outcome, RequestRecord};
 use crate::measure::slo::Verdict;
 
-/// Longest `tracestate` that is kept for spans, in bytes: what a vendor must at least propagate.
+/// Maximum length of a `tracestate` in spans, in bytes: the minimum that vendors must propagate.
 const MAX_TRACESTATE_BYTES: usize = 512;
 const SAMPLED: u8 = 1;
-/// Level 2: the trace id's last seven bytes are random.
+/// Flag of level 2: the trace id's last seven bytes are random.
 const RANDOM: u8 = 2;
 
-/// Names a trace.
+/// Id of a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TraceId(pub [u8; 16]);
 
-/// Names a span within a trace.
+/// Id of a span within a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SpanId(pub [u8; 8]);
 
 macro_rules! id {
     ($id:ident, $length:literal) => {
         impl $id {
-            /// A random one; never all zeros, which stands for none.
+            /// Generates a random id. It is never all zeros, which is invalid.
             pub fn random(random: &mut impl Rng) -> Self {
                 let mut bytes = [0; $length];
                 loop {
-                    // At once: an array by itself takes a draw for each of its bytes.
+                    // Filled in one call: generating an array draws once per byte.
                     random.fill_bytes(&mut bytes);
                     if let Some(id) = Self::valid(bytes) {
                         return id;
@@ -48,7 +47,7 @@ macro_rules! id {
         }
 
         impl fmt::Display for $id {
-            /// Lower-case hexadecimal.
+            /// Formats lower-case hexadecimal.
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
             }
@@ -65,19 +64,19 @@ macro_rules! id {
 id!(TraceId, 16);
 id!(SpanId, 8);
 
-/// A `traceparent`.
+/// A parsed `traceparent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
-    /// The trace.
+    /// Id of the trace.
     pub trace_id: TraceId,
-    /// The span that is the parent of what follows.
+    /// Id of the parent span.
     pub span_id: SpanId,
-    /// Bit 0: sampled; bit 1: the id is random. No others.
+    /// Bit 0: sampled; bit 1: the id is random. All other bits are zero.
     pub flags: u8,
 }
 
 impl TraceParent {
-    /// Reads a header's value.
+    /// Parses a header's value.
     pub fn parse(header: &[u8]) -> Option<Self> {
         let (header, rest) = header.split_at_checked(55)?;
         let version = byte(&header[..2])?;
@@ -86,7 +85,7 @@ impl TraceParent {
         if version == 0xff || !separated || !ended {
             return None;
         }
-        // Of a later version only the sampled flag is known to mean the same.
+        // In later versions only the sampled flag has a known meaning.
         let known = if version == 0 { SAMPLED | RANDOM } else { SAMPLED };
         Some(Self {
             trace_id: TraceId::valid(bytes(&header[3..35])?)?,
@@ -95,7 +94,7 @@ impl TraceParent {
         })
     }
 
-    /// The header's value, version 00.
+    /// Formats the header's value, version 00.
     pub fn to_header(&self) -> String {
         let mut header = *b"00-                                -                -  ";
         hex(&self.trace_id.0, &mut header[3..35]);
@@ -104,13 +103,13 @@ impl TraceParent {
         std::str::from_utf8(&header).unwrap_or_default().to_owned()
     }
 
-    /// Whether the caller recorded its part.
+    /// Returns `true` if the caller sampled its part.
     pub fn sampled(&self) -> bool {
         self.flags & SAMPLED != 0
     }
 }
 
-/// Writes `bytes` in lower-case hexadecimal: two digits each.
+/// Writes `bytes` in lower-case hexadecimal, two digits each.
 fn hex(bytes: &[u8], into: &mut [u8]) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for (byte, digits) in bytes.iter().zip(into.as_chunks_mut().0) {
@@ -140,11 +139,11 @@ fn bytes<const N: usize>(hex: &[u8]) -> Option<[u8; N]> {
 }
 
 impl Sampler {
-    /// Whether to keep a trace from its head on.
+    /// Decides at the head whether to keep a trace.
     pub fn samples(&self, trace_id: TraceId, parent: Option<&TraceParent>) -> bool {
         match parent {
             Some(parent) if self.parent_based => parent.sampled(),
-            // As the OpenTelemetry SDKs decide, so that all services of a trace with one ratio decide alike.
+            // Uses the OpenTelemetry SDKs' rule, so that all services with an equal ratio decide alike.
             _ => {
                 let random = u64::from_be_bytes(trace_id.0[8..].try_into().unwrap_or_default()) >> 1;
                 (random as f64) < self.ratio * (1u64 << 63) as f64
@@ -154,7 +153,7 @@ impl Sampler {
 }
 
 impl TailSampling {
-    /// Whether a trace is kept at its end although its head did not sample it.
+    /// Returns `true` if a finished request's trace is kept despite the head's decision.
     fn matches(&self, record: &RequestRecord) -> bool {
         let missed = || record.slos.verdicts(record).any(|(_, verdict)| matches!(verdict, Verdict::Missed(_)));
         self.failed && record.outcome != Outcome::Success
@@ -163,27 +162,27 @@ impl TailSampling {
     }
 }
 
-/// The trace of one request, made when it begins and handed over with its record.
+/// Trace of one request, made when the request starts and reported with its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestTrace {
-    /// The trace.
+    /// Id of the trace.
     pub trace_id: TraceId,
-    /// Our SERVER span.
+    /// The proxy's SERVER span.
     pub server_span: SpanId,
-    /// Its child, the CLIENT span; the parent of whatever the upstream records.
+    /// Its child, the CLIENT span: the parent of the upstream's spans.
     pub client_span: SpanId,
-    /// The caller's span.
+    /// Span of the caller.
     pub parent: Option<SpanId>,
-    /// Whether the head decided to keep it.
+    /// `true` if the head decided to keep the trace.
     pub sampled: bool,
-    /// Whether the id is known to be random.
+    /// `true` if the id is known to be random.
     random: bool,
-    /// The caller's `tracestate`, for our spans. The proxy forwards the header as it came.
+    /// The caller's `tracestate`, for the proxy's spans. The proxy forwards the header unchanged.
     pub tracestate: Option<Box<str>>,
 }
 
 impl RequestTrace {
-    /// Continues the trace of these headers, or starts one.
+    /// Continues the trace in these headers, or starts a new one.
     pub fn begin(sampler: &Sampler, traceparent: Option<&[u8]>, tracestate: Option<&[u8]>) -> Self {
         let mut random = rand::rng();
         let parent = traceparent.and_then(TraceParent::parse);
@@ -201,14 +200,14 @@ impl RequestTrace {
         }
     }
 
-    /// What to send upstream: the same trace, with our CLIENT span as the parent. Where the trace starts here, or its
-    /// `traceparent` was not valid, the caller's `tracestate` must not be sent on.
+    /// Returns the `traceparent` for the upstream: the trace with the CLIENT span as the parent. If the trace starts
+    /// here or the caller's `traceparent` was invalid, do not forward the caller's `tracestate`.
     pub fn upstream(&self) -> TraceParent {
         let flags = if self.sampled { SAMPLED } else { 0 } | if self.random { RANDOM } else { 0 };
         TraceParent { trace_id: self.trace_id, span_id: self.client_span, flags }
     }
 
-    /// Whether its spans are exported, now that all is known.
+    /// Decides whether the finished request's spans are exported.
     pub fn is_kept(&self, record: &RequestRecord, tail: &TailSampling) -> bool {
         self.sampled || tail.matches(record)
     }

@@ -1,4 +1,4 @@
-//! A reply's body: whole, or a stream of events.
+//! Response bodies: complete, or a stream of events.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use tokio::sync::mpsc;
 
-/// See the module.
+/// Body of an admin response.
 #[derive(Debug)]
 pub(super) enum AdminBody {
     Full(Bytes),

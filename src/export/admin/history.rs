@@ -1,8 +1,8 @@
-//! `/api/history`: the last quarter of an hour, second by second, for all models together or for one.
+//! `/api/history`: the last 15 minutes in steps of one second, for all models together or for one.
 //!
-//! `/api/history` is of all models, `/api/history?model=NAME` of one (percent-encoded). `&after=CURSOR` gives only what
-//! came after an earlier reply's `next`, so that a reader which asks once a second gets one second each time, and one
-//! that was away gets what it missed. A cursor of another process, or one that is too old, gets everything.
+//! `/api/history` covers all models and `/api/history?model=NAME` one of them (percent-encoded). `&after=CURSOR`
+//! returns only seconds after an earlier reply's `next`. A reader that polls once a second gets one second each time,
+//! and after a pause it gets all that it missed. A cursor that is too old, or from another process, returns everything.
 //!
 //! ```json
 //! {
@@ -17,38 +17,39 @@
 //!   "seconds": [{"unix_ms": 1750000912001, "length_ms": 1000, "figures": F}]
 //! }
 //! ```
-//! with, for one second, `null` where nothing happened to the model, and else, without what is zero,
+//! where F is the data of one second: `null` without activity of the model, and zero fields are omitted:
 //! ```json
 //! F = {
 //!   "open": [3, 1, 2], "requests": 4, "tokens": 310, "ttft": D, "itl": D, "tpot": D,
 //!   "ended": {"done": 4}, "responses": {"2xx": 3, "5xx": 1}, "failures": {"upstream": 1}, "slos": {"interactive": [3, 1, 0, 280]}
 //! }
 //! ```
-//! `open` is requests, streams that wait for a first token, and streams that have one, at the second's end; the four
-//! of an SLO are requests that met it, missed it, do not count, and the output tokens of those that met it. `responses` are
-//! requests by the class of their status, `failures` by whose fault they failed (`upstream`, `proxy`, `client`); those of
-//! all models have plain HTTP too. D is a
-//! [`Distribution`](crate::export::figures::second::Distribution), in seconds. Requests count when they end, tokens and
-//! gaps as they come.
+//! `open` counts requests, streams that wait for a first token, and streams that have one, at the second's end. The
+//! four numbers of an SLO are: requests that met it, requests that missed it, excluded requests, and output tokens of
+//! those that met it. `responses` counts requests by status class and `failures` by the party at fault (`upstream`,
+//! `proxy`, `client`); for all models together both include plain HTTP. D is a
+//! [`SparseHistogram`](crate::export::live_view::history_point::SparseHistogram) in seconds. Requests count when they
+//! end; tokens and gaps count when they arrive.
 //!
-//! Of a run (`streamgauge replay`, `load`) there is
+//! In a run (`streamgauge replay`, `load`) the reply also contains
 //! ```json
 //! "replay": {
 //!   "name": "trace.jsonl", "planned": 162, "length_s": 57.0, "age_s": 12.3, "sent": 30, "in_flight": 4, "ended": 26,
 //!   "failed": 0, "lag_ms": {"p50": 0.1, "p90": 0.4, "p99": 0.9}
 //! }
 //! ```
-//! where `planned`, `length_s` and `lag_ms` are `null` while they are not known.
+//! where `planned`, `length_s` and `lag_ms` are `null` while unknown.
 //!
-//! `run` is when the process started. `whole` says that `seconds` begins with the oldest that is kept. `models` is there
-//! where `whole` is true or it has changed since the cursor. `simulated` is true once a reply of the upstream has said
-//! so of itself. `state` is as in `/api/state`; `since_unix_ms` is when it was first seen so.
+//! `run` is the process's start time. `whole` is true if `seconds` starts with the oldest stored second. `models` is
+//! present if `whole` is true or the list has changed since the cursor. `simulated` is true once an upstream reply has
+//! identified itself as simulated. `state` has the values of `/api/state`; `since_unix_ms` is the first observation of
+//! that state.
 //!
 //! # Bounds
-//! The history is kept whether anybody reads it or not: a quarter of an hour, of all models together and of at most 64
-//! by themselves, a model keeping its place until nothing has happened to it for that long. Those that find no place
-//! count in the sum, and `models_left_out` says how many they were in the last second. And all of it is at most 16 MiB:
-//! then it reaches back less far.
+//! The history is recorded even without readers: 15 minutes, for all models together and for at most 64 models
+//! separately. A model keeps its slot until it has been inactive for 15 minutes. Models without a slot count only in
+//! the total; `models_left_out` is their number in the last second. The whole history takes at most 16 MiB; at that
+//! size it covers less time.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -62,33 +63,33 @@ use crate::export::gauges::UpstreamHealth;
 use crate::export::live_view::LiveSnapshot;
 use crate::export::run_status;
 
-/// How far it reaches back.
+/// Length of the history, in seconds.
 const MAX_SECONDS: usize = 900;
-/// Models with a history of their own.
+/// Maximum number of models with their own history.
 const MAX_MODELS: usize = 64;
-/// Bytes of all of it.
+/// Maximum memory of the whole history, in bytes.
 const MAX_HISTORY_BYTES: usize = 16 << 20;
 
-/// See the module.
+/// The history with its lock.
 #[derive(Debug, Default)]
 pub(super) struct HistoryLog(Mutex<HistoryStore>);
 
 #[derive(Debug, Default)]
 struct HistoryStore {
-    /// The oldest first.
+    /// Oldest first.
     seconds: VecDeque<HistoryEntry>,
-    /// Number of the oldest; they are numbered from 0 on.
+    /// Number of the oldest second, counted from 0 since the process started.
     first: u64,
     bytes: usize,
-    /// The models that have a place, each with the last second in which something happened to it.
+    /// Models with a slot, and the last second in which each was active.
     models: BTreeMap<Arc<str>, u64>,
-    /// The second in which a model came or went last.
+    /// Last second in which a model gained or lost its slot.
     models_changed: u64,
     models_left_out: usize,
     upstream: Option<(UpstreamHealth, u64)>,
 }
 
-/// One second, as it is sent.
+/// One second, serialized.
 #[derive(Debug)]
 struct HistoryEntry {
     unix_ms: u64,
@@ -97,7 +98,7 @@ struct HistoryEntry {
     by_model: HashMap<Arc<str>, Box<RawValue>>,
 }
 
-/// What a reader asks for.
+/// Parsed query of a request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct HistoryQuery {
     model: Option<String>,
@@ -105,7 +106,7 @@ pub(super) struct HistoryQuery {
 }
 
 impl HistoryQuery {
-    /// The query of a URL. What makes no sense is as if it were not there.
+    /// Parses a URL's query and ignores invalid parts.
     pub(super) fn parse(query: &str) -> Self {
         let mut asked = Self::default();
         for (key, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
@@ -123,14 +124,14 @@ impl HistoryQuery {
 }
 
 impl HistoryLog {
-    /// Keeps the second from `before` to `now`, which ends at `unix_ms`.
+    /// Stores the second from `before` to `now`, which ends at `unix_ms`.
     pub(super) fn push(&self, now: &LiveSnapshot, before: &LiveSnapshot, unix_ms: u64, upstream: UpstreamHealth) {
         let mut kept = self.lock();
         kept.set_upstream(upstream, unix_ms);
         kept.add(now, before, unix_ms);
     }
 
-    /// One reply, as JSON.
+    /// Renders one reply as JSON.
     pub(super) fn render(&self, asked: &HistoryQuery, telemetry: &ControlState, upstream: Option<&str>) -> Vec<u8> {
         let run = telemetry.started.unix / 1_000_000;
         let now_unix_ms = telemetry.clock.unix_nanos(telemetry.clock.now()) / 1_000_000;
@@ -168,7 +169,7 @@ impl HistoryLog {
                 })
                 .collect(),
         };
-        // Our own structures with string keys always serialise.
+        // Our own structures with string keys always serialize.
         serde_json::to_vec(&told).unwrap_or_default()
     }
 
@@ -211,7 +212,7 @@ impl HistoryStore {
         }
     }
 
-    /// The name of a model to which something happens in a second, if it has a place or there is one.
+    /// Returns the name of an active model if it has a slot or gets a free one.
     fn claim_model(&mut self, model: &str, number: u64) -> Option<Arc<str>> {
         if !self.models.contains_key(model) {
             if self.models.len() >= MAX_MODELS {
@@ -230,9 +231,9 @@ impl HistoryEntry {
         model.map_or(Some(&self.all), |model| self.by_model.get(model)).map_or(RawValue::NULL, |raw| raw)
     }
 
-    /// What it takes, nearly.
+    /// Estimates the memory in bytes.
     fn bytes(&self) -> usize {
-        // A box and an entry of the table, each with what the allocator adds.
+        // A box and a table entry, including the allocator's overhead.
         const ENTRY_OVERHEAD_BYTES: usize = 96;
         ENTRY_OVERHEAD_BYTES
             + self.all.get().len()
@@ -316,7 +317,7 @@ mod tests {
         assert_eq!((kept.models.len(), kept.models_left_out), (MAX_MODELS, 3));
         assert_eq!(kept.seconds[0].by_model.len(), MAX_MODELS);
         assert!(kept.seconds[0].all.get().contains(&format!("\"requests\":{}", MAX_MODELS + 3)), "they count in all");
-        // As long as those are remembered there is no place for another.
+        // Remembered models keep their slots, so another model gets none.
         ends(&mut counted, "late");
         let later = cut(&counted, 2);
         kept.add(&later, &now, 0);
@@ -336,7 +337,7 @@ mod tests {
         let now = cut(&counted, 1);
         kept.add(&now, &before, 0);
         let one = kept.bytes;
-        // As if a second were as large as that many.
+        // Pretends that a second fills the remaining memory.
         kept.bytes += MAX_HISTORY_BYTES - 3 * one;
         (0..10).for_each(|_| kept.add(&now, &before, 0));
         assert!(kept.bytes <= MAX_HISTORY_BYTES && kept.seconds.len() < 10, "{} {}", kept.bytes, kept.seconds.len());

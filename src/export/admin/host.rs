@@ -1,9 +1,9 @@
-//! Which host a request to the admin port may be for: the defence against DNS rebinding.
+//! Checks the host of a request to the admin port: the defense against DNS rebinding.
 //!
-//! A web page of `evil.example` may let that name resolve to 127.0.0.1 and then read this port as its own origin, from
-//! the browser of whoever opened it: model names and rates. The browser still sends `Host: evil.example`. So only names
-//! that no stranger can own are answered: IP addresses, `localhost`, and what `--admin-hosts` lists. A request without
-//! a `Host` is no browser's.
+//! A page from `evil.example` may let that name resolve to 127.0.0.1. The victim's browser would then read this port as
+//! the page's own origin, including model names and rates. The browser still sends `Host: evil.example`. So only names
+//! that an attacker cannot own are accepted: IP addresses, `localhost` and the names in `--admin-hosts`. A request
+//! without a `Host` does not come from a browser.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -12,7 +12,7 @@ use http::header::HOST;
 
 use crate::measure::slo::glob;
 
-/// Whether all hosts that a request names are allowed; `names` are patterns in lower case.
+/// Returns `true` if every host in the request is allowed. `names` are lower-case patterns.
 pub(super) fn is_allowed<B>(request: &Request<B>, names: &[String]) -> bool {
     let target = request.uri().authority().map(|authority| authority.as_str());
     let fields = request.headers().get_all(HOST).iter().map(|value| value.to_str().ok());
@@ -31,7 +31,7 @@ fn is_allowed_host(host: &str, names: &[String]) -> bool {
     is_port(port) && (is_own || !name.is_empty() && names.iter().any(|pattern| glob(pattern, &name)))
 }
 
-/// Whether this is nothing, or a colon and a port.
+/// Returns `true` for an empty text or a colon with a port.
 fn is_port(text: &str) -> bool {
     text.is_empty() || text.strip_prefix(':').is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()))
 }

@@ -1,4 +1,4 @@
-//! `/api/live`: rates and latencies of the last second and of the last ten, once a second.
+//! `/api/live`: rates and latencies of the last second and the last ten seconds, once a second.
 //!
 //! ```json
 //! {
@@ -10,7 +10,7 @@
 //!   "slos": {"interactive": {"last_1s": S, "last_10s": S}}
 //! }
 //! ```
-//! with, for a window that is `seconds` long,
+//! where W is a window of `seconds` length and S an SLO's result:
 //! ```json
 //! W = {
 //!   "seconds": 1.0, "requests": 4, "requests_per_s": 4.0, "tokens": 310, "tokens_per_s": 310.0,
@@ -23,15 +23,16 @@
 //!   "goodput_requests_per_s": 4.0, "goodput_tokens_per_s": 280.0
 //! }
 //! ```
-//! A quantile or a ratio of nothing is `null`. Requests count when they end, tokens and gaps as they come. `responses` are the
-//! requests by the class of their status, `failures` by whose fault they failed; in `all` they have plain HTTP too. Models and
-//! SLOs appear while something happens to them. The figures are differences of the same counts that are scraped
-//! ([`figures`](crate::export::figures)), and are of the same moments as the history's seconds. They are not kept while
-//! nobody listens, so the ten seconds begin with the first listener.
+//! A quantile or ratio without values is `null`. Requests count when they end; tokens and gaps count when they arrive.
+//! `responses` counts requests by status class and `failures` by the party at fault; in `all` both include plain HTTP.
+//! Models and SLOs are present only while active. The values are differences of the scraped counts
+//! ([`live_view`](crate::export::live_view)), taken at the same moments as the history's seconds. They are not stored
+//! without listeners, so the ten-second window starts with the first listener.
 //!
 //! # Bounds
-//! An event has the 12 models with the most requests of the ten seconds; `all` has every one, and `models_left_out`
-//! says how many are in it alone. A reader that does not take an event within two seconds is cut off.
+//! An event contains the 12 models with the most requests in the last ten seconds. `all` covers every model, and
+//! `models_left_out` counts those that only it covers. A reader that does not take an event within two seconds is
+//! disconnected.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,23 +43,23 @@ use tokio::sync::mpsc;
 
 use crate::export::live_view::{InFlight, LiveSnapshot, OpenStreams, WindowGoodput, WindowStats};
 
-/// Listeners at once; they are connections of the admin server, which has places for more.
+/// Maximum number of listeners. It stays below the admin server's connection limit.
 const MAX_SUBSCRIBERS: usize = 16;
-/// Events that a listener may owe us.
+/// Maximum number of events that a listener may leave unread.
 const MAX_UNREAD_EVENTS: usize = 2;
-/// Seconds of the long window.
+/// Length of the long window, in seconds.
 const LONG_WINDOW_SECONDS: usize = 10;
-/// Models in one event. It is sent every second, and a minute of them is to stay below a megabyte.
+/// Maximum number of models per event. One minute of events must stay below 1 MB.
 const MAX_MODELS: usize = 12;
 
-/// Who listens, and the last seconds.
+/// Listeners and recent snapshots.
 #[derive(Debug, Default)]
 pub(super) struct LiveFeed(Mutex<LiveState>);
 
 #[derive(Default)]
 struct LiveState {
     subscribers: Vec<LiveSubscriber>,
-    /// The oldest first; none while nobody listens.
+    /// Oldest first; empty without listeners.
     snapshots: VecDeque<Arc<LiveSnapshot>>,
 }
 
@@ -74,7 +75,7 @@ struct LiveSubscriber {
 }
 
 impl LiveFeed {
-    /// Events for one more listener, if there is room. `cut_off` is called when it does not keep up.
+    /// Adds a listener, unless the limit is reached. `cut_off` is called if the listener falls behind.
     pub(super) fn subscribe(&self, cut_off: impl Fn() + Send + 'static) -> Option<mpsc::Receiver<Bytes>> {
         let mut inner = self.lock();
         inner.subscribers.retain(|listener| !listener.events.is_closed());
@@ -86,7 +87,7 @@ impl LiveFeed {
         Some(receiver)
     }
 
-    /// Tells the listeners of the second from `before` to `now`, which ends at `unix_ms`.
+    /// Sends the second from `before` to `now`, which ends at `unix_ms`, to all listeners.
     pub(super) fn publish(&self, now: &Arc<LiveSnapshot>, before: &Arc<LiveSnapshot>, unix_ms: u64) {
         let mut inner = self.lock();
         if inner.subscribers.is_empty() {
@@ -152,7 +153,7 @@ struct LiveEvent<'a> {
     slos: BTreeMap<String, BTreeMap<&'static str, WindowGoodput>>,
 }
 
-/// What is open: of all, and of the models that are told.
+/// Open requests of all models, and of the models in this event.
 #[derive(Serialize)]
 struct InFlightView<'a> {
     requests: i64,
@@ -183,7 +184,7 @@ mod tests {
     use crate::measure::record::RequestRecord;
     use crate::measure::slo::Slos;
 
-    /// One open stream of each.
+    /// One open stream per model.
     fn open(models: &[String]) -> InFlight {
         let each = models.iter().map(|model| (model.as_str().into(), 1));
         let streams = models.iter().map(|model| (model.as_str().into(), OpenStreams { waiting: 0, streaming: 1 }));
@@ -209,7 +210,7 @@ mod tests {
         };
         let (live, before) = (LiveFeed::default(), cut(&counted, 0));
         let mut events = live.subscribe(|| ()).unwrap();
-        // The last ones by name are the busiest.
+        // Models late in the alphabet are the busiest.
         for (number, model) in models.iter().enumerate() {
             for place in 0..10 + number as i32 / 100 {
                 let record = spread(model, place * 17 + number as i32);

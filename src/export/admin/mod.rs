@@ -1,26 +1,25 @@
-//! The admin server: metrics, health, and what is going on right now.
+//! The admin server: metrics, health and live data.
 //!
-//! | path | what |
+//! | path | content |
 //! |---|---|
 //! | `/` | the live page, for a browser; for others, this list |
 //! | `/metrics` | the scrape, in the format that the scraper prefers |
-//! | `/livez` | 200 while the process turns |
-//! | `/readyz` | 200 while the proxy takes requests and its upstream can be reached, else 503 and why |
-//! | `/api/state` | one JSON object: who we are, what is open, the last requests; see [`state`] |
+//! | `/livez` | 200 while the process responds |
+//! | `/readyz` | 200 while the proxy accepts requests and its upstream is reachable, else 503 with the reason |
+//! | `/api/state` | one JSON object: version, open requests, recent requests; see [`state`] |
 //! | `/api/live` | server-sent events, one JSON object a second; see [`live`] |
-//! | `/api/history` | the last quarter of an hour, second by second; see [`history`] |
-//! | `/page/…` | what the live page is made of; see [`page`] |
+//! | `/api/history` | the last 15 minutes in steps of one second; see [`history`] |
+//! | `/page/…` | the live page's assets; see [`page`] |
 //!
-//! Of a run, which sends and forwards nothing (`streamgauge replay`, `load`), all of it is the run's: `/readyz` is 200 while
-//! it sends.
+//! In a run (`streamgauge replay`, `load`) these endpoints serve the run's data instead of the proxy's, and `/readyz`
+//! is 200 while the run sends.
 //!
-//! A request that is for another host than an IP address, `localhost` or a configured name is answered 421: see
-//! `host`.
+//! The server answers 421 to a request for any host except IP addresses, `localhost` and configured names: see `host`.
 //!
-//! It runs on the control runtime, beside the exporters and never on a thread that forwards. Connections are bounded
-//! in number and in age (where there is no place for one more, that which has asked for nothing the longest gives its
-//! up, so that nobody who only holds places keeps a scraper or a kubelet out), a live reader that does not keep up is
-//! cut off, and nothing here can be changed: GET and HEAD are all there is.
+//! The server runs on the control runtime, beside the exporters and never on a forwarding thread. Connections are
+//! limited in number and age. At the limit the longest-idle connection is closed, so idle clients cannot lock out a
+//! scraper or the kubelet. A live reader that falls behind is disconnected. Only GET and HEAD exist, so nothing can be
+//! changed.
 
 mod body;
 pub mod history;
@@ -48,49 +47,48 @@ use super::control_state::ControlState;
 use super::live_view::LiveSnapshot;
 use crate::measure::time::Gap;
 
-/// Connections at once. A scraper or two, a kubelet and some people are ten.
+/// Maximum number of connections. Two scrapers, a kubelet and some people need about ten.
 const MAX_CONNECTIONS: usize = 64;
-/// Time for a client to send a request's head; also how long a kept connection may stay unused, so it is longer than
-/// anyone's scrape interval.
+/// Time limit for a request's head. It also limits the idle time of a kept-alive connection, so it exceeds common
+/// scrape intervals.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(150);
-/// A connection is not used again after this time, so that peers that have vanished cannot hold every place.
+/// Age at which a connection stops being reused, so that vanished peers cannot hold every slot.
 const MAX_CONNECTION_AGE: Gap = Gap::from_millis(600_000);
-/// And this much later it is closed even if a reply has not been read.
+/// Additional time after which the connection is closed even if a reply is unread.
 const CLOSE_TIMEOUT: Gap = Gap::from_millis(30_000);
-/// hyper's least. A reply is one piece and does not need it; a live reader that falls behind should not have much.
+/// hyper's minimum. A reply is one piece and does not need more; a slow live reader should not buffer more.
 const WRITE_BUFFER_BYTES: usize = 8 * 1024;
-/// What the kernel may hold for a reader, in bytes: left alone it would hold megabytes for one that does not read.
+/// Kernel send buffer per connection, in bytes. The default lets an idle reader hold megabytes.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
-/// How often figures are taken and told.
 const SAMPLE_INTERVAL: Gap = Gap::from_millis(1_000);
-/// Pause after a failed accept: out of file descriptors, most likely.
+/// Pause after a failed accept, which usually means that file descriptors ran out.
 const ACCEPT_PAUSE: Gap = Gap::from_millis(100);
 
-/// What every connection serves from.
+/// State shared by all connections.
 #[derive(Debug)]
 pub(super) struct AdminServer {
     telemetry: Arc<ControlState>,
     live: LiveFeed,
     history: HistoryLog,
-    /// The upstream's URL.
+    /// URL of the upstream.
     upstream: Option<String>,
-    /// Connections that came and requests that were made.
+    /// Counts new connections and requests.
     activity_counter: AtomicU64,
 }
 
-/// What a reply can ask of the connection that it goes out on.
+/// State of one connection that its replies can change.
 #[derive(Debug, Default)]
 struct AdminConnection {
-    /// Cut it off: its reader does not keep up.
+    /// Disconnects a reader that falls behind.
     disconnect: Notify,
-    /// It carries a stream without end, and may grow old.
+    /// The connection carries an endless stream and is exempt from the age limit.
     is_stream: AtomicBool,
-    /// When it came or asked last, as a number of [`Admin::turns`].
+    /// Value of [`AdminServer::activity_counter`] at the connection's last activity.
     last_activity: AtomicU64,
 }
 
 impl AdminServer {
-    /// An admin server for this telemetry.
+    /// Creates an admin server for this control state.
     pub(super) fn new(telemetry: Arc<ControlState>, upstream: Option<String>) -> Self {
         Self {
             telemetry,
@@ -101,21 +99,21 @@ impl AdminServer {
         }
     }
 
-    /// Serves forever, or until another process has the port: until `left` is true.
+    /// Serves until `left` is true, when another process owns the port.
     pub(super) async fn serve(self, listener: TcpListener, left: watch::Receiver<bool>) {
         let admin = Arc::new(self);
         let mut leaving = left.clone();
         let accepting = async {
             tokio::select! {
                 () = Arc::clone(&admin).accept(listener, left) => {}
-                // Who else could say so is gone: then it is served forever.
+                // The sender is gone, so the order can no longer come: serve forever.
                 Ok(_) = leaving.wait_for(|left| *left) => {}
             }
         };
         tokio::join!(admin.sample_loop(), accepting);
     }
 
-    /// Takes the figures once a second, for the history and for whoever listens.
+    /// Takes a snapshot once a second, for the history and the listeners.
     async fn sample_loop(&self) {
         let telemetry = &self.telemetry;
         let mut before = Arc::new(LiveSnapshot::empty(telemetry.started.stamp));
@@ -166,7 +164,7 @@ impl AdminServer {
         mut left: watch::Receiver<bool>,
         _place: OwnedSemaphorePermit,
     ) {
-        // A kernel that refuses costs memory, not correctness.
+        // If the kernel refuses, only memory suffers.
         let _bounded = SockRef::from(&socket).set_send_buffer_size(SEND_BUFFER_BYTES).is_ok();
         let clock = self.telemetry.clock.clone();
         let service = service_fn(|request| {
@@ -177,7 +175,7 @@ impl AdminServer {
         let mut server = http1::Builder::new();
         server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(WRITE_BUFFER_BYTES);
         let mut connection = std::pin::pin!(server.serve_connection(TokioIo::new(socket), service));
-        // However a connection ends, there is nobody left to tell.
+        // The result of a closed connection is not used.
         tokio::select! {
             _ended = connection.as_mut() => return,
             () = seat.disconnect.notified() => return,

@@ -1,4 +1,4 @@
-//! Which request gets which reply.
+//! Routes admin requests to replies.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ const PATHS: [(&str, &str); 7] = [
 ];
 
 impl AdminServer {
-    /// The reply to a request.
+    /// Handles one request.
     pub(super) fn handle<B>(&self, request: &Request<B>, seat: &Arc<AdminConnection>) -> Response<AdminBody> {
         if !host::is_allowed(request, &self.telemetry.admin_hosts()) {
             let told = json!({"error": "this port answers IP addresses, localhost and the names of --admin-hosts"});
@@ -85,7 +85,6 @@ impl AdminServer {
         with_vary(response, "accept, accept-encoding")
     }
 
-    /// Where requests go to.
     fn upstream(&self) -> Option<&str> {
         let of_run = || self.telemetry.gauges.run_info().map(|running| &*running.targets);
         self.upstream.as_deref().or_else(of_run)
@@ -127,12 +126,12 @@ fn reply(status: StatusCode, content_type: &'static str, body: Vec<u8>) -> Respo
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // A name that a client made up is in some of these: no browser is to take it for a script or a page.
+    // Some replies contain model names chosen by clients: no browser may treat them as a script or a page.
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 
-/// A reply with this body, packed if the client takes that.
+/// Builds a reply with this body, in gzip if the client accepts it.
 fn compressed_reply(mut response: Response<AdminBody>, body: Vec<u8>, asked: &HeaderMap) -> Response<AdminBody> {
     let gzip = takes_gzip(asked).then(|| gzipped(&body)).flatten();
     if gzip.is_some() {
@@ -142,7 +141,7 @@ fn compressed_reply(mut response: Response<AdminBody>, body: Vec<u8>, asked: &He
     with_vary(response, "accept-encoding")
 }
 
-/// A part of the live page, or only that it has not changed.
+/// Replies with a part of the live page, or 304 if the client's copy is current.
 fn asset(asset: &'static Asset, asked: &HeaderMap) -> Response<AdminBody> {
     let mut response = if header_list(asked, &IF_NONE_MATCH).contains(asset.etag()) {
         let mut response = reply(StatusCode::NOT_MODIFIED, asset.content_type, Vec::new());
@@ -159,7 +158,7 @@ fn asset(asset: &'static Asset, asked: &HeaderMap) -> Response<AdminBody> {
         response
     };
     let headers = response.headers_mut();
-    // Kept, and asked about each time: the next version of the program has other assets under the same names.
+    // Cached but always revalidated: the next version serves other assets under these names.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     if let Ok(tag) = HeaderValue::try_from(format!("W/{}", asset.etag())) {
         headers.insert(ETAG, tag);
@@ -180,11 +179,11 @@ fn takes_gzip(asked: &HeaderMap) -> bool {
 }
 
 fn json_reply(status: StatusCode, body: &impl Serialize) -> Response<AdminBody> {
-    // Our own structures with string keys always serialise.
+    // Our own structures with string keys always serialize.
     reply(status, JSON, serde_json::to_vec(body).unwrap_or_default())
 }
 
-/// All values of a header as one list.
+/// Joins all values of a header into one list.
 fn header_list(headers: &HeaderMap, name: &HeaderName) -> String {
     let values: Vec<&str> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
     values.join(",")

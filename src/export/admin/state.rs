@@ -1,4 +1,4 @@
-//! `/api/state`: who we are, what is open, and the last requests.
+//! `/api/state`: version, open requests and recent requests.
 //!
 //! ```json
 //! {
@@ -15,13 +15,13 @@
 //! }
 //! ```
 //!
-//! Of a run (`streamgauge replay`, `load`) there is `replay` as in `/api/history`.
+//! In a run (`streamgauge replay`, `load`) it also contains `replay` as in `/api/history`.
 //!
-//! `recent` begins with the latest; a value that is not known is `null`. `local_reply` is true if the proxy answered
-//! instead of the server; `fault` says whose fault a failure is (`upstream`, `proxy`, `client`). `malformed_events` counts events that made no
-//! sense in a known dialect; `unread` says why nothing more of a reply was understood (`coding`, `too_large`,
-//! `malformed`, `budget`), `request_unread` the same of a request; in `write_blocked_ms` the client took no bytes, and gaps are its own. `state` is `unknown`, `reachable` or
-//! `unreachable`.
+//! `recent` starts with the latest request; an unknown value is `null`. `local_reply` is true if the proxy answered
+//! instead of the server. `fault` names the party at fault (`upstream`, `proxy`, `client`). `malformed_events` counts
+//! events that were invalid in a known dialect. `unread` is the reason why the rest of a reply was not parsed
+//! (`coding`, `too_large`, `malformed`, `budget`), and `request_unread` that for the request. During `write_blocked_ms`
+//! the client accepted no bytes, so the client caused those gaps. `state` is `unknown`, `reachable` or `unreachable`.
 
 use serde::Serialize;
 

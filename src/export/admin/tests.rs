@@ -1,6 +1,6 @@
-//! The admin port over real sockets, with a client that reads bytes.
+//! The admin port over real sockets, with a client that reads raw bytes.
 //!
-//! It is past 400 lines, for every page of the port is asked here, of one server that is set up in one way.
+//! It is past 400 lines, because it tests every endpoint of the port on one server with one setup.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -191,7 +191,7 @@ async fn the_state_tells_the_last_requests_without_what_was_said() {
     assert_eq!(second, expected);
 }
 
-/// Waits until the history has so many requests; all that it then has.
+/// Waits until the history contains this many requests, and returns the whole history.
 async fn kept(plane: &TestServer, requests: u64) -> Value {
     loop {
         let told = plane.get("/api/history", "").await.json();
@@ -224,7 +224,7 @@ async fn a_live_reader_is_told_once_a_second_what_happened() {
         plane.reporter.finished(RequestRecord { slos: std::sync::Arc::clone(&slos), ..record() }.into());
     });
     let count = |value: &Value| value.as_u64().unwrap();
-    // The four may fall into two seconds; then there is one in which nothing happened.
+    // The four may fall into two seconds; one of those then has none.
     let events = loop {
         let n = socket.read(&mut buffer).await.unwrap();
         assert!(n > 0, "{text}");
@@ -234,12 +234,12 @@ async fn a_live_reader_is_told_once_a_second_what_happened() {
         let told = events.iter().map(|told| count(&told["all"]["last_1s"]["requests"])).sum::<u64>();
         assert!(told <= 4, "not the one before: {text}");
         let last = &events[events.len() - 1]["all"]["last_1s"];
-        // On a machine that stands still it may have been more than a second.
+        // On a stalled machine the window may be longer than a second.
         if told == 4 && count(&last["requests"]) == 0 && last["seconds"].as_f64().unwrap().round() == 1.0 {
             break events;
         }
     };
-    // They are the seconds of the history.
+    // They are the history's seconds.
     let history = kept(&plane, 5).await;
     for told in &events {
         let mut seconds = history["seconds"].as_array().unwrap().iter();
@@ -273,7 +273,7 @@ async fn what_the_page_asks_for_in_a_second_is_small_with_a_thousand_models() {
     for (place, name) in (0..).zip(&names) {
         plane.reporter.finished(spread(name, place).into());
     }
-    // All of it came in a second or two; a page that asks each second gets no more than this at once.
+    // All requests fall into one or two seconds. A page that polls every second gets at most this much at once.
     let all = kept(&plane, 1_000).await;
     let size = |told: &Value| told.to_string().len();
     assert!(size(&all) * 60 < 1_000_000, "{} bytes", size(&all));
@@ -321,7 +321,7 @@ async fn a_part_of_the_page_that_the_browser_has_is_not_sent_again() {
     assert!(script.head.contains("content-type: text/javascript; charset=utf-8\r\n"), "{}", script.head);
     assert!(script.head.contains("cache-control: no-cache\r\n") && script.head.contains("content-security-policy: "));
     assert_eq!(unpacked(&script.body), plane.get("/page/uPlot.js", "").await.body);
-    // This client has the whole head in lower case.
+    // This client lower-cases the whole head.
     let tag = script.head.lines().find_map(|line| line.strip_prefix("etag: w/")).unwrap();
     let same = plane.get("/page/uPlot.js", &format!("if-none-match: \"x\", {tag}\r\n")).await;
     assert_eq!((same.status, same.body.len()), (304, 0));
@@ -342,7 +342,7 @@ async fn the_history_has_what_was_before_anybody_asked_and_then_only_what_is_new
     let seconds = |told: &Value| told["seconds"].as_array().unwrap().clone();
     let requests = |second: &Value| second["figures"]["requests"].as_u64().unwrap_or_default();
     let mut reported = 0;
-    // On a machine that stands still they could fall into two seconds.
+    // On a stalled machine they could fall into two seconds.
     let (told, second) = loop {
         (0..4).for_each(|_| plane.reporter.finished(record().into()));
         reported += 4;
@@ -394,7 +394,7 @@ async fn the_history_has_what_was_before_anybody_asked_and_then_only_what_is_new
 #[tokio::test]
 async fn a_live_reader_that_does_not_read_is_cut_off() {
     let plane = start(RuntimeSettings::default()).await;
-    // Open requests of many models make every event longer than what the kernel and the server may hold.
+    // Open requests of many models make each event larger than the kernel's and the server's buffers.
     let levels = plane.gauges.add_thread();
     let _open: Vec<_> = (0..2_000)
         .map(|model| {
@@ -409,7 +409,7 @@ async fn a_live_reader_that_does_not_read_is_cut_off() {
     let mut socket = socket.connect(plane.address).await.unwrap();
     socket.write_all(b"GET /api/live HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let cut = async {
-        // What we send to a connection that is closed is answered with a reset.
+        // A closed connection answers our bytes with a reset.
         while socket.try_write(b"\r\n").is_ok() {
             (0..100).for_each(|model| {
                 plane.reporter.finished(RequestRecord { shape: shape_of(model), ..record() }.into());

@@ -1,20 +1,20 @@
-//! The one aggregation: records in, series out.
+//! The only aggregation: converts records to series.
 //!
-//! Single-threaded: the control runtime owns it, and every exporter reads the same [`Snapshot`]. What each instrument
-//! takes from a record:
+//! It is single-threaded: the control runtime owns it, and every exporter reads the same [`Snapshot`]. Each instrument
+//! counts these records:
 //!
-//! | instrument | taken from |
+//! | instrument | counted records |
 //! |---|---|
-//! | `http.*`, `streamgauge.http.responses` | every request that was served; those of a run are not |
+//! | `http.*`, `streamgauge.http.responses` | every request that the proxy served; not those of a run |
 //! | `replay.*` | every request of a run |
 //! | everything below | requests of a dialect |
-//! | request duration | all, with `error.type` where there was no whole answer |
-//! | TTFT, phases, TPOT, the gaps that are left at the end | successes only; TPOT with two tokens or more |
-//! | gaps and stalls of long streams | as they come (once a second): whether the stream will be a success is not known then, and a stream that fails after minutes has still delivered those tokens at that pace |
-//! | usage | where the server reported it |
+//! | request duration | all, with `error.type` if the response was incomplete |
+//! | TTFT, phases, TPOT, remaining gaps at the end | successes only; TPOT with at least two tokens |
+//! | gaps and stalls of long streams | on arrival, once a second: the outcome is not known yet, and a stream that fails after minutes did deliver those tokens at that pace |
+//! | usage | responses with usage from the server |
 //! | `stream.output_tokens` | progress by its source; at the end the rest, by the final source |
 //! | `stream.terminations` | streams |
-//! | `slo.*` | the record's own verdicts |
+//! | `slo.*` | the verdicts in the record |
 //! | `proxy.overhead` | all |
 
 mod responses;
@@ -44,35 +44,35 @@ use crate::measure::slo::Verdict;
 use crate::measure::time::Gap;
 use crate::measure::timeline::{GapMethod, TokenEvent};
 
-/// Counts records.
+/// Aggregates records into series.
 #[derive(Debug)]
 pub struct Aggregate {
     settings: AggregateSettings,
     interner: Interner,
     models: AdmittedModels,
     series_cache: SeriesCache,
-    /// Models whose responses have been [announced](Aggregate::announce).
+    /// Models whose responses have [declared](Aggregate::declare_overflow_series) their initial series.
     declared: AHashSet<Symbol>,
-    /// By [`Id`].
+    /// Indexed by [`Id`].
     series: Vec<SeriesFamily>,
 }
 
-/// One record's circumstances.
+/// Context for counting one record.
 #[derive(Clone, Copy)]
 struct RecordContext<'a> {
     moment: TimePoint,
-    /// The trace of its exemplars, and their time in nanoseconds since 1970.
+    /// Trace for exemplars, and their time in nanoseconds since 1970.
     exemplar: Option<(&'a RequestTrace, u64)>,
     model: Symbol,
-    /// Where its series are known from.
+    /// Cache slot of the record's series.
     cache_slot: Option<CacheSlot>,
 }
 
-/// Names a series of one record: the instrument, and which of those that it has for requests of a kind.
+/// Key of a cached series: the instrument, and the index among its series for one kind of request.
 type SeriesKey = (Id, usize);
 
 impl Aggregate {
-    /// Nothing counted yet.
+    /// Creates an empty aggregation.
     pub fn new(settings: AggregateSettings) -> Self {
         let series = Id::all().map(|id| SeriesFamily::new(id, settings.convention, &settings.slos)).collect();
         let models = AdmittedModels::new(settings.max_models);
@@ -86,8 +86,8 @@ impl Aggregate {
         }
     }
 
-    /// From now on it counts like this. Histograms whose bounds move with an SLO begin again, which every reader of
-    /// counters understands; what else has been counted stays.
+    /// Applies new settings. Histograms whose bounds move with an SLO restart at zero, which every reader of counters
+    /// handles; all other counts remain.
     pub fn apply(&mut self, settings: AggregateSettings) {
         self.series.iter_mut().for_each(|series| series.reset_if_layout_changed(settings.convention, &settings.slos));
         self.models.set_limit(settings.max_models);
@@ -95,17 +95,18 @@ impl Aggregate {
         self.settings = settings;
     }
 
-    /// How it counts.
+    /// Returns the current settings.
     pub fn settings(&self) -> &AggregateSettings {
         &self.settings
     }
 
-    /// The name under which a model is shown: itself if it was admitted.
+    /// Returns a model's exported name: its own if it was admitted.
     pub fn display_name(&self, model: &str) -> Arc<str> {
         self.models.display_name(model, &self.interner)
     }
 
-    /// One finished request. `kept` is its trace, if its spans are exported: an exemplar must lead somewhere.
+    /// Counts a finished request. `kept` is its trace if its spans are exported, because an exemplar must lead to a
+    /// trace.
     pub fn record_finished(&mut self, record: &RequestRecord, kept: Option<&RequestTrace>, moment: TimePoint) {
         let exemplar = kept.map(|trace| (trace, moment.unix_of(record.times.ended)));
         let (entry, gen_ai) =
@@ -115,7 +116,7 @@ impl Aggregate {
         self.record_inference(record, gen_ai, entry);
     }
 
-    /// One finished request of a run, which was sent so much later than planned.
+    /// Counts a finished request of a run; `lag` is its delay behind the plan.
     pub fn record_replayed(&mut self, record: &RequestRecord, lag: Gap, moment: TimePoint) {
         let entry = RecordContext { moment, exemplar: None, model: Symbol::default(), cache_slot: None };
         self.count((Id::ReplayRequests, 0), 1, entry, |symbols| [symbols.text(record.outcome.name())]);
@@ -124,7 +125,7 @@ impl Aggregate {
         self.record_inference(record, gen_ai, entry);
     }
 
-    /// The entry with the record's model and kind, and what all `gen_ai.*` instruments have of it.
+    /// Prepares the context of a record: its model, its kind and the shared `gen_ai.*` attributes.
     fn record_context<'a>(
         &mut self,
         record: &RequestRecord,
@@ -170,7 +171,7 @@ impl Aggregate {
         self.chunk_overheads(&record.chunk_overheads, entry);
     }
 
-    /// What moved in a long stream. Its tokens prove that the server answers to the model's name.
+    /// Counts the progress of a long stream. Its tokens prove that the server accepts the model's name.
     pub fn record_progress(&mut self, progress: &Progress, moment: TimePoint) {
         let model = self.models.admit(progress.shape.model.as_deref(), true, &mut self.interner);
         let entry = RecordContext { moment, exemplar: None, model, cache_slot: None };
@@ -180,14 +181,14 @@ impl Aggregate {
         self.chunk_overheads(&progress.chunk_overheads, entry);
     }
 
-    /// Everything counted so far.
+    /// Returns all series.
     pub fn snapshot(&self, moment: TimePoint) -> Snapshot {
         Snapshot { unix: moment.unix, families: self.series.iter().filter_map(SeriesFamily::snapshot).collect() }
     }
 
-    /// Of what was counted so far, these instruments.
+    /// Returns the series of these instruments.
     pub(super) fn snapshot_of(&self, ids: &[Id], moment: TimePoint) -> Snapshot {
-        // Series are in the order of their ids, as families are.
+        // Series and families share the order of the ids.
         let asked = self.series.iter().filter(|series| ids.contains(&series.id()));
         Snapshot { unix: moment.unix, families: asked.filter_map(SeriesFamily::snapshot).collect() }
     }
@@ -296,7 +297,7 @@ impl Aggregate {
     }
 
     fn record_verdicts(&mut self, record: &RequestRecord, entry: RecordContext<'_>) {
-        // Which SLOs there are for a request is not a matter of its kind.
+        // SLOs depend on the request, not on its kind.
         let (model, entry) = (entry.model, RecordContext { cache_slot: None, ..entry });
         for (slo, verdict) in record.slos.verdicts(record) {
             let slo = self.interner.text(slo.name());
@@ -305,7 +306,7 @@ impl Aggregate {
                 Verdict::Missed(_) => ("missed", 0),
                 Verdict::Excluded => ("excluded", 0),
             };
-            // All of them appear with the first request, so that a ratio of theirs always has both sides.
+            // The first request declares all three, so that a ratio always has both sides.
             for each in ["met", "missed", "excluded"] {
                 let more = u64::from(each == result);
                 self.count((Id::SloRequests, 0), more, entry, |symbols| [model, slo, symbols.text(each)]);
@@ -374,7 +375,7 @@ impl Aggregate {
         }
     }
 
-    /// A series of an instrument that is exported: where the entry's kind has it, else by its key.
+    /// Finds or creates a series of an exported instrument, from the kind's cache if possible.
     fn find<const N: usize>(
         &mut self,
         (id, which): SeriesKey,
@@ -393,7 +394,7 @@ impl Aggregate {
     }
 }
 
-/// The attributes that all `gen_ai.*` instruments have.
+/// Builds the attributes that all `gen_ai.*` instruments share.
 fn gen_ai(shape: &RequestShape, model: Symbol, settings: &AggregateSettings, symbols: &mut Interner) -> GenAiLabels {
     let Some(dialect) = shape.dialect else { return GenAiLabels::default() };
     let (address, port) = match &shape.server {

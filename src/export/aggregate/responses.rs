@@ -1,7 +1,7 @@
-//! Responses, by the class of their status, by who answered, and by whose fault they failed.
+//! Responses by status class, answering party and party at fault.
 //!
-//! A model has a series for each combination that has occurred, some 20 at most, and the [usual](USUAL) ones from its
-//! first request on.
+//! A model has one series per combination that occurred, at most about 20. The [initial](INITIAL_SERIES) ones appear
+//! with its first request.
 
 use super::{Aggregate, RecordContext};
 use crate::export::catalog::Id;
@@ -12,7 +12,7 @@ use crate::export::snapshot::TimePoint;
 use crate::measure::failure::FailureOrigin;
 use crate::measure::record::RequestRecord;
 
-/// What responses usually are, as `traffic`, `status_class`, `answered_by`, `fault`.
+/// Common responses as `traffic`, `status_class`, `answered_by`, `fault`.
 const INITIAL_SERIES: [[&str; 4]; 5] = [
     [INFERENCE, "2xx", "upstream", ""],
     [INFERENCE, "4xx", "upstream", "client"],
@@ -21,11 +21,11 @@ const INITIAL_SERIES: [[&str; 4]; 5] = [
     [INFERENCE, "5xx", "proxy", "proxy"],
 ];
 
-/// `traffic` of requests that ask for generation.
+/// Value of `traffic` for requests that ask for generation.
 const INFERENCE: &str = "inference";
 
 impl Aggregate {
-    /// Counts a response.
+    /// Counts one response.
     pub(super) fn record_response(&mut self, record: &RequestRecord, entry: RecordContext<'_>) {
         let traffic = match (record.shape.dialect, record.shape.probe) {
             (Some(_), _) => INFERENCE,
@@ -45,8 +45,8 @@ impl Aggregate {
         self.count((Id::HttpResponses, 0), 1, entry, |symbols| response_key(entry.model, values, symbols));
     }
 
-    /// Makes the usual series of a model's responses appear before they count anything: the first failure is an increase
-    /// only of a series that was scraped before.
+    /// Declares a model's initial series at zero: the first failure is a visible increase only if an earlier scrape had
+    /// the series.
     fn declare_series(&mut self, model: Symbol, moment: TimePoint) {
         if self.declared.insert(model) {
             let entry = RecordContext { moment, exemplar: None, model, cache_slot: None };
@@ -56,14 +56,14 @@ impl Aggregate {
         }
     }
 
-    /// Announces the responses of models that nobody knows yet: of a server that never answered there is no other.
+    /// Declares the initial series of unadmitted models. A server that never answered has no other series.
     pub fn declare_overflow_series(&mut self, moment: TimePoint) {
         let other = self.interner.text(OVERFLOW_MODEL);
         self.declare_series(other, moment);
     }
 }
 
-/// The key of a series of responses; what is empty is absent.
+/// Builds the key of a response series; empty values become absent attributes.
 fn response_key(model: Symbol, values: [&str; 4], symbols: &mut Interner) -> [Symbol; 5] {
     let [traffic, class, answered_by, fault] =
         values.map(|value| if value.is_empty() { Symbol::default() } else { symbols.text(value) });

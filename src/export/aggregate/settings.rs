@@ -1,4 +1,4 @@
-//! How records are counted: what an operator may say of it.
+//! Settings of the aggregation that an operator can change.
 
 use std::sync::Arc;
 
@@ -6,22 +6,22 @@ use crate::export::catalog::Convention;
 use crate::measure::dialect::Dialect;
 use crate::measure::slo::Slos;
 
-/// Models that have series of their own unless configured otherwise: a server has a handful, and each costs some
-/// 30 KiB here and 400 series at the backend.
+/// Default limit on models with their own series. A server has a handful; each costs about 30 KiB here and 400 series
+/// in the backend.
 pub const DEFAULT_MAX_MODELS: usize = 100;
 
-/// How to count.
+/// Settings of the aggregation.
 #[derive(Clone, Debug)]
 pub struct AggregateSettings {
-    /// The objectives whose limits become bounds of histograms.
+    /// SLOs whose limits become histogram bounds.
     pub slos: Arc<Slos>,
-    /// Most models with series of their own.
+    /// Maximum number of models with their own series.
     pub max_models: usize,
-    /// `gen_ai.provider.name`; by default whose API the dialect is.
+    /// `gen_ai.provider.name`; the default is the owner of the dialect's API.
     pub provider: Option<String>,
     /// `url.scheme` of the listener.
     pub scheme: &'static str,
-    /// The set of `gen_ai.*` names.
+    /// Version of the `gen_ai.*` names.
     pub convention: Convention,
 }
 
@@ -38,7 +38,7 @@ impl Default for AggregateSettings {
 }
 
 impl AggregateSettings {
-    /// `gen_ai.provider.name` for a dialect, in the conventions' word where they have one.
+    /// Returns `gen_ai.provider.name` for a dialect, using the conventions' value where one exists.
     pub(in crate::export) fn provider_of(&self, dialect: &'static Dialect) -> &str {
         let whose = || {
             let whose = dialect.name.bytes().position(|byte| byte == b'.').unwrap_or(dialect.name.len());

@@ -1,4 +1,4 @@
-//! The mapping rules, each on exact numbers.
+//! Tests each counting rule with exact numbers.
 
 use super::*;
 use crate::config::otlp::Sampler;
@@ -30,7 +30,8 @@ fn text(value: Option<&LabelValue>) -> String {
     }
 }
 
-/// Every series of an instrument: the named attributes, and count and sum (in milliseconds or tokens) or the count.
+/// Returns every series of an instrument: the named attributes, then either count and sum (milliseconds or tokens) or
+/// the count.
 fn series(snapshot: &Snapshot, id: Id, names: &[&str]) -> Vec<(String, u64, f64)> {
     let one = |point: &DataPoint| {
         let labels: Vec<String> = names.iter().map(|name| text(point.label(name))).collect();
@@ -86,7 +87,7 @@ fn gaps_are_told_apart_by_method_and_a_shared_gap_is_one_observation() {
     let snapshot = of(&[record()]);
     let gaps = series(&snapshot, Id::InterTokenLatency, &["gen_ai.request.model", "method"]);
     assert_eq!(gaps, rows([("tiny chunk", 1, 40.0), ("tiny exact", 2, 40.0), ("tiny split", 1, 10.0)]));
-    // The first event's one token, then 1, 2, 1, and the unknown one is left out.
+    // The first event's one token, then 1, 2, 1; the unknown one is omitted.
     assert_eq!(series(&snapshot, Id::TokensPerChunk, &["gen_ai.request.model"]), rows([("tiny", 4, 5.0)]));
 }
 
@@ -269,7 +270,7 @@ fn plain_http_feeds_http_and_nothing_else() {
     assert_eq!(families, [Id::HttpDuration, Id::HttpResponses]);
 }
 
-/// The responses that were counted, as `model traffic status_class answered_by fault`.
+/// Returns the counted responses as `model traffic status_class answered_by fault`.
 fn responses(snapshot: &Snapshot) -> Vec<(String, u64)> {
     let names = ["gen_ai.request.model", "traffic", "status_class", "answered_by", "fault"];
     let counted = series(snapshot, Id::HttpResponses, &names).into_iter();
@@ -428,7 +429,7 @@ fn requests_that_differ_in_one_label_are_of_different_kinds_however_many_there_a
             assert_eq!(counts[0] * 3, counts[1], "{:?} {:?}", family.id, one.labels);
         }
     }
-    // Each alone has the series that it has beside the others.
+    // Counted alone, each record gets the series that it gets beside the others.
     let durations: usize = once.points(Id::RequestDuration).len();
     assert_eq!(durations, 5 + 599, "neither a status nor a method is a label of these");
     assert_eq!(once.points(Id::HttpDuration).len(), 5);

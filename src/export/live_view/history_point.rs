@@ -1,4 +1,4 @@
-//! One second, small: the counts of a [`Window`](super::Window), and its distributions as sparse differences.
+//! The data of one second in compact form: the counts of [`WindowStats`](super::WindowStats), with sparse histograms.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use serde::Serialize;
 use super::{LiveSnapshot, ModelCounts, histogram_since, increments};
 use crate::measure::histogram::Histogram;
 
-/// What happened between two cuts, to one model or to all. What there was none of is left out.
+/// Activity between two snapshots, of one model or of all. Zero fields are omitted.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub struct HistoryPoint {
-    /// What was open at its end: requests, streams without a token, streams with one.
+    /// Open at the end: requests, streams without a token, streams with a token.
     #[serde(skip_serializing_if = "is_default")]
     pub open: [i64; 3],
     /// Requests that ended.
     #[serde(skip_serializing_if = "is_default")]
     pub requests: u64,
-    /// Output tokens that came.
+    /// Output tokens that arrived.
     #[serde(skip_serializing_if = "is_default")]
     pub tokens: u64,
     /// Times to first token.
@@ -28,29 +28,30 @@ pub struct HistoryPoint {
     /// Times per output token.
     #[serde(skip_serializing_if = "is_default")]
     pub tpot: SparseHistogram,
-    /// Streams that ended, by how.
+    /// Streams that ended, by termination.
     #[serde(skip_serializing_if = "is_default")]
     pub ended: BTreeMap<Box<str>, u64>,
-    /// Requests that ended, by the class of their status.
+    /// Requests that ended, by status class.
     #[serde(skip_serializing_if = "is_default")]
     pub responses: BTreeMap<Box<str>, u64>,
-    /// Those of them that failed, by whose fault it was.
+    /// Failed requests, by party at fault.
     #[serde(skip_serializing_if = "is_default")]
     pub failures: BTreeMap<Box<str>, u64>,
-    /// By SLO: requests that met it, that missed it, that do not count, and the output tokens of those that met it.
+    /// By SLO: requests that met it, requests that missed it, excluded requests, and output tokens of those that met
+    /// it.
     #[serde(skip_serializing_if = "is_default")]
     pub slos: BTreeMap<Box<str>, [u64; 4]>,
 }
 
-/// Counts in base-2 exponential buckets of scale 3, of seconds. The first number is the index of the first bucket that
-/// has a count; bucket `i` is `(2^(i/8), 2^((i+1)/8)]`, the one below the range has all that is shorter, the one above
-/// it all that is longer. Then come the counts of the buckets from there on, a run of `n` empty ones as `-n`. Nothing at
-/// all is no number at all.
+/// Counts in base-2 exponential buckets of scale 3, in seconds. The first number is the index of the first bucket with
+/// a count. Bucket `i` is `(2^(i/8), 2^((i+1)/8)]`; the buckets at both ends of the range also hold all shorter and all
+/// longer values. The counts from that bucket on follow, with `-n` for `n` empty buckets. An empty histogram has no
+/// numbers.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SparseHistogram(Vec<i64>);
 
 impl LiveSnapshot {
-    /// What happened since `then`: to one model, or to all of them together.
+    /// Returns the activity since `then`, of one model or of all models together.
     pub fn history_point(&self, model: Option<&str>, then: &Self) -> HistoryPoint {
         let (now, before) = (self.counts(model), then.counts(model));
         let counted = |now: u64, before: u64| now.saturating_sub(before);
@@ -66,7 +67,7 @@ impl LiveSnapshot {
         });
         let distribution = |which: fn(&ModelCounts) -> &Option<Histogram>| {
             let (now, before) = (which(now).as_ref(), which(before).as_ref());
-            // Most distributions of most models rest most of the time.
+            // Most histograms of most models did not change within a second.
             let moved = now.map(Histogram::count) != before.map(Histogram::count);
             histogram_since(now, before).filter(|_| moved).map(|grown| SparseHistogram::of(&grown)).unwrap_or_default()
         };
@@ -140,7 +141,7 @@ mod tests {
     #[test]
     fn a_distribution_is_its_first_bucket_and_then_counts_and_gaps() {
         assert_eq!(distribution(&[]), [0; 0]);
-        // 0.5 s ends bucket -9; 1 s ends bucket -1, and 7 buckets are between.
+        // 0.5 s ends bucket -9; 1 s ends bucket -1, with 7 buckets between them.
         assert_eq!(distribution(&[500_000_000, 500_000_000, 500_000_001]), [-9, 2, 1]);
         assert_eq!(distribution(&[500_000_000, 1_000_000_000]), [-9, 1, -7, 1]);
         assert_eq!(distribution(&[1]), [-161, 1], "below the range");

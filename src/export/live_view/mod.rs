@@ -1,9 +1,9 @@
-//! What a live view shows: the counts of one moment, and what happened between two.
+//! Data for live views: the counts at one moment, and the activity between two.
 //!
-//! A [`Cut`] is a fold of the same [`Snapshot`] that is scraped, and a [`Window`] is the difference of two cuts: of the
-//! last seconds for `/api/live`, of a whole run for `streamgauge demo`. A [`second::Second`] is such a difference too,
-//! with the distributions themselves, for `/api/history`. Where a reload has begun a histogram anew in between, the
-//! window counts what came after.
+//! A [`LiveSnapshot`] summarizes the scraped [`Snapshot`], and [`WindowStats`] is the difference of two: over the last
+//! seconds for `/api/live`, over a whole run for `streamgauge demo`. A [`history_point::HistoryPoint`] is the same
+//! difference with its histograms, for `/api/history`. If a reload restarted a histogram in between, the window counts
+//! only later values.
 
 pub mod history_point;
 
@@ -24,88 +24,88 @@ use crate::measure::time::Stamp;
 /// Open requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct InFlight {
-    /// All of them.
+    /// All open requests.
     pub requests: i64,
-    /// Streams without a token yet.
+    /// Streams without a token.
     pub waiting: i64,
-    /// Streams that have one.
+    /// Streams with a token.
     pub streaming: i64,
-    /// Requests that ask for a model, by its name as it is shown.
+    /// Open requests by exported model name.
     pub by_model: BTreeMap<Box<str>, i64>,
-    /// The streams among them.
+    /// Open streams by exported model name.
     pub streams_by_model: BTreeMap<Box<str>, OpenStreams>,
 }
 
 /// Open streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct OpenStreams {
-    /// Without a token yet.
+    /// Streams without a token.
     pub waiting: i64,
-    /// With one.
+    /// Streams with a token.
     pub streaming: i64,
 }
 
-/// The counts of one moment.
+/// Counts at one moment.
 #[derive(Debug)]
 pub struct LiveSnapshot {
-    /// When.
+    /// Time of the snapshot.
     pub at: Stamp,
-    /// What is open.
+    /// Open requests and streams.
     pub in_flight: InFlight,
     models: BTreeMap<Arc<str>, ModelCounts>,
-    /// Of all models together.
+    /// All models together.
     all: ModelCounts,
 }
 
-/// What happened between two cuts. Requests count when they end, tokens and gaps as they come.
+/// Activity between two snapshots. Requests count when they end; tokens and gaps count when they arrive.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WindowStats {
-    /// How long it is.
+    /// Length of the window in seconds.
     pub seconds: f64,
     /// Requests that ended.
     pub requests: u64,
-    /// The same per second.
+    /// Requests that ended, per second.
     pub requests_per_s: f64,
-    /// Output tokens that came.
+    /// Output tokens that arrived.
     pub tokens: u64,
-    /// The same per second.
+    /// Output tokens that arrived, per second.
     pub tokens_per_s: f64,
-    /// Time to first token; absent where nothing was counted, as are the two below.
+    /// Time to first token in ms; absent without values, like the next two.
     pub ttft_ms: Option<LatencyQuantiles>,
-    /// Inter-token latency.
+    /// Inter-token latency in ms.
     pub itl_ms: Option<LatencyQuantiles>,
-    /// Time per output token.
+    /// Time per output token in ms.
     pub tpot_ms: Option<LatencyQuantiles>,
-    /// Streams that ended, by how; no key has zero.
+    /// Streams that ended, by termination; zero counts are omitted.
     pub terminations: BTreeMap<String, u64>,
-    /// Requests that ended, by the class of their status (`2xx`, …; `none` if no response began); no key has zero. Those
-    /// that ask for no generation count too, and for no model.
+    /// Requests that ended, by status class (`2xx`, …; `none` without a response head); zero counts are omitted.
+    /// Requests that ask for no generation count too, without a model.
     pub responses: BTreeMap<String, u64>,
-    /// Those of them that failed, by whose fault it was (`upstream`, `proxy`, `client`); no key has zero.
+    /// Failed requests by party at fault (`upstream`, `proxy`, `client`); zero counts are omitted.
     pub failures: BTreeMap<String, u64>,
 }
 
-/// Three points of a distribution.
+/// Quantiles of a latency, in ms.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LatencyQuantiles {
-    /// The median.
+    /// Median.
     pub p50: f64,
-    /// The ninetieth percentile.
+    /// 90th percentile.
     pub p90: f64,
-    /// The ninety-ninth.
+    /// 99th percentile.
     pub p99: f64,
 }
 
-/// The verdicts of one SLO between two cuts.
+/// Verdicts of one SLO between two snapshots.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct WindowGoodput {
     /// Requests that met it.
     pub met: u64,
-    /// Requests that did not.
+    /// Requests that missed it.
     pub missed: u64,
-    /// Requests that do not count.
+    /// Requests that it excludes.
     pub excluded: u64,
-    /// `met` of `met` and `missed`; absent where there was neither.
+    /// Share of `met` in `met` and `missed`; absent if both are zero.
     pub met_ratio: Option<f64>,
     /// `met` per second.
     pub goodput_requests_per_s: f64,
@@ -135,7 +135,7 @@ struct SloVerdictCounts {
 }
 
 impl LiveSnapshot {
-    /// The instruments that it is a fold of.
+    /// Instruments that a snapshot needs.
     pub(super) const INSTRUMENTS: [Id; 9] = [
         Id::HttpResponses,
         Id::RequestDuration,
@@ -148,17 +148,17 @@ impl LiveSnapshot {
         Id::SloTokens,
     ];
 
-    /// Before anything was counted.
+    /// Creates a snapshot with zero counts.
     pub(super) fn empty(at: Stamp) -> Self {
         Self { at, in_flight: InFlight::default(), models: BTreeMap::new(), all: ModelCounts::default() }
     }
 
-    /// The counts of a snapshot.
+    /// Summarizes a full snapshot.
     pub(super) fn from_snapshot(snapshot: &Snapshot, in_flight: InFlight, at: Stamp) -> Self {
         let mut cut = Self { in_flight, ..Self::empty(at) };
         for id in Self::INSTRUMENTS {
             for point in snapshot.points(id) {
-                // A request that names no model is one of the others.
+                // A request without a model counts with the unnamed models.
                 let name = text(point, attribute::MODEL).unwrap_or_else(|| OVERFLOW_MODEL.into());
                 if !is_plain_http(point) {
                     cut.models.entry(name).or_default().add(id, point);
@@ -169,7 +169,7 @@ impl LiveSnapshot {
         cut
     }
 
-    /// The models that have open requests or to which something has happened since `then`, in order of their names.
+    /// Returns the models with open requests or with activity since `then`, sorted by name.
     pub fn active_models(&self, then: &Self) -> BTreeSet<&str> {
         let moved = |(name, now): (&Arc<str>, &ModelCounts)| {
             let before = then.counts(Some(name));
@@ -179,7 +179,8 @@ impl LiveSnapshot {
         self.in_flight.by_model.keys().map(|name| &**name).chain(moved).collect()
     }
 
-    /// The `most` of [`models`](Self::models) that had the most requests since `then`, open ones included.
+    /// Returns the `most` of the [active models](Self::active_models) with the most requests since `then`, including
+    /// open ones.
     pub fn busiest(&self, then: &Self, most: usize) -> BTreeSet<&str> {
         let mut models: Vec<&str> = self.active_models(then).into_iter().collect();
         let requests = |model: &&str| {
@@ -187,17 +188,17 @@ impl LiveSnapshot {
             let open = self.in_flight.by_model.get(*model).copied().unwrap_or_default();
             Reverse(ended.saturating_add_signed(open))
         };
-        // Of those that had as many the first by name, since the sort is stable.
+        // The sort is stable, so names decide between equal counts.
         models.sort_by_cached_key(requests);
         models.into_iter().take(most).collect()
     }
 
-    /// The SLOs that have judged a request.
+    /// Returns the SLOs with at least one verdict.
     pub fn slos(&self) -> BTreeSet<&str> {
         self.all.slos.keys().map(|name| &**name).collect()
     }
 
-    /// What happened since `then`: to one model, or to all of them together.
+    /// Returns the activity since `then`, of one model or of all models together.
     pub fn window(&self, model: Option<&str>, then: &Self) -> WindowStats {
         let (now, before) = (self.counts(model), then.counts(model));
         let seconds = self.at.since(then.at).as_secs();
@@ -218,7 +219,7 @@ impl LiveSnapshot {
         }
     }
 
-    /// What an SLO found since `then`: in the requests for one model, or in all.
+    /// Returns an SLO's verdicts since `then`, for one model or for all.
     pub fn goodput(&self, slo: &str, model: Option<&str>, then: &Self) -> WindowGoodput {
         let [now, before] = [self, then].map(|cut| cut.counts(model).slos.get(slo).copied().unwrap_or_default());
         let seconds = self.at.since(then.at).as_secs();
@@ -269,7 +270,7 @@ impl ModelCounts {
                 *self.terminations.entry(text(point, "reason").unwrap_or_default()).or_default() += count;
             }
             (_, PointValue::Count(count)) => {
-                // Beyond the most series there is one without attributes: whose verdicts it has is not known.
+                // The overflow series has no attributes, so its SLO is unknown.
                 let Some(slo) = text(point, "slo") else { return };
                 let verdicts = self.slos.entry(slo).or_default();
                 match text(point, "result").as_deref() {
@@ -289,21 +290,21 @@ impl LatencyQuantiles {
         Self::of(&*histogram_since(now, before)?)
     }
 
-    /// Those of a distribution of times; none of an empty one.
+    /// Returns the quantiles of a histogram; `None` for an empty one.
     pub(super) fn of(window: &Histogram) -> Option<Self> {
         let millis = |q| window.quantile(q).map(|seconds| (seconds * 1e6).round() / 1e3);
         Some(Self { p50: millis(0.5)?, p90: millis(0.9)?, p99: millis(0.99)? })
     }
 }
 
-/// What a histogram has counted since it was `before`.
+/// Returns the values recorded since `before`.
 fn histogram_since<'a>(now: Option<&'a Histogram>, before: Option<&Histogram>) -> Option<Cow<'a, Histogram>> {
     let now = now?;
     let since = before.and_then(|before| now.since(before).ok());
     Some(since.map_or(Cow::Borrowed(now), Cow::Owned))
 }
 
-/// Counts that have grown since they were `before`, and by how much.
+/// Returns the nonzero increases since `before`.
 fn increments<Name: for<'a> From<&'a str> + Ord>(
     now: &BTreeMap<Arc<str>, u64>,
     before: &BTreeMap<Arc<str>, u64>,
@@ -313,7 +314,7 @@ fn increments<Name: for<'a> From<&'a str> + Ord>(
     each.filter(|(_, more)| *more > 0).collect()
 }
 
-/// Whether the series counts requests that ask for no generation: they belong to no model.
+/// Returns `true` for series of requests that ask for no generation; they have no model.
 fn is_plain_http(point: &DataPoint) -> bool {
     text(point, "traffic").is_some_and(|traffic| &*traffic != "inference")
 }
@@ -322,7 +323,7 @@ fn merge(sum: &mut Option<Histogram>, more: &Histogram) {
     match sum {
         None => *sum = Some(more.clone()),
         Some(sum) => {
-            // All series of an instrument have the same bounds, so this cannot fail.
+            // Series of one instrument share their bounds, so this cannot fail.
             let _merged = sum.merge(more).is_ok();
         }
     }

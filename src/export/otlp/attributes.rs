@@ -1,4 +1,4 @@
-//! Attributes, the resource and the scope in OTLP.
+//! Encodes attributes, the resource and the scope for OTLP.
 
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
 use opentelemetry_proto::tonic::resource::v1::Resource;
@@ -6,7 +6,6 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use super::protobuf_writer::{bytes, field_len, length};
 use crate::export::interner::{Label, LabelValue};
 
-/// The attributes of a series.
 pub(super) fn labels(labels: &[Label]) -> Vec<KeyValue> {
     let value = |value: &LabelValue| match value {
         LabelValue::Text(text) => any_value::Value::StringValue(text.to_string()),
@@ -16,25 +15,24 @@ pub(super) fn labels(labels: &[Label]) -> Vec<KeyValue> {
     labels.iter().map(|label| attribute(label.name, value(&label.value))).collect()
 }
 
-/// One attribute.
 pub(super) fn attribute(key: &str, value: any_value::Value) -> KeyValue {
     KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }), key_strindex: 0 }
 }
 
-/// The fields of `AnyValue`.
+/// Fields of `AnyValue`.
 pub(super) const STRING: u32 = 1;
 pub(super) const BOOL: u32 = 2;
 pub(super) const INT: u32 = 3;
 pub(super) const DOUBLE: u32 = 4;
 pub(super) const ARRAY: u32 = 5;
-/// The field of `ArrayValue`.
+/// Field of `ArrayValue`.
 pub(super) const VALUES: u32 = 1;
-/// The fields of `KeyValue`.
+/// Fields of `KeyValue`.
 const KEY: u32 = 1;
 const VALUE: u32 = 2;
 
-/// Writes the field `tag`, one attribute, up to the `len` bytes of its `AnyValue`, which the caller appends. With a
-/// constant key there is little left to do.
+/// Writes field `tag` as one attribute, up to the `len` bytes of its `AnyValue`, which the caller appends. Inlining
+/// lets a constant key be encoded at compile time.
 #[inline(always)]
 pub(super) fn begin(out: &mut Vec<u8>, tag: u32, key: &str, len: usize) {
     length(out, tag, field_len(KEY, key.len()) + field_len(VALUE, len));
@@ -42,7 +40,7 @@ pub(super) fn begin(out: &mut Vec<u8>, tag: u32, key: &str, len: usize) {
     length(out, VALUE, len);
 }
 
-/// Who exports: the configured attributes, and what is always true of us.
+/// Builds the resource: the configured attributes and the fixed ones of this program.
 pub(super) fn resource(configured: &[(String, String)]) -> Resource {
     let known = [
         ("service.version", env!("CARGO_PKG_VERSION")),
@@ -56,7 +54,6 @@ pub(super) fn resource(configured: &[(String, String)]) -> Resource {
     Resource { attributes, dropped_attributes_count: 0, entity_refs: Vec::new() }
 }
 
-/// What measures.
 pub(super) fn scope() -> InstrumentationScope {
     InstrumentationScope {
         name: "streamgauge".to_owned(),

@@ -1,4 +1,4 @@
-//! Delivering one export: attempts, their limits, and what is said when none succeeds.
+//! Delivers one export: attempts, time limits and failure messages.
 
 use bytes::Bytes;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceResponse;
@@ -13,33 +13,32 @@ use crate::clock::Clock;
 use crate::config::otlp::{ExporterConfig, Protocol};
 use crate::measure::time::{Gap, Stamp};
 
-/// First pause between attempts; each further one is twice as long, and all are shortened by up to a half at random so
-/// that a fleet does not come back as one.
+/// First pause between attempts. It doubles after each attempt, and random jitter shortens it by up to half, so that a
+/// fleet does not reconnect at once.
 const INITIAL_BACKOFF: Gap = Gap::from_millis(1_000);
 const MAX_BACKOFF: Gap = Gap::from_millis(30_000);
-/// Failures are logged at most this often.
+/// Minimum interval between log lines about failures.
 const LOG_INTERVAL: Gap = Gap::from_millis(60_000);
 const EXPORT_FAILED: &str = "OTLP export failed";
-/// Longest piece of a collector's words that is logged, in bytes.
+/// Maximum length of a collector's message in the log, in bytes.
 const MAX_REASON_BYTES: usize = 300;
 
-/// What is exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OtlpSignal {
     Metrics,
     Traces,
 }
 
-/// One export.
+/// Encoded data of one export.
 #[derive(Clone)]
 pub(super) struct ExportPayload {
     pub(super) signal: OtlpSignal,
-    /// The signal's `Export…ServiceRequest`.
+    /// Encoded `Export…ServiceRequest` of the signal.
     pub(super) message: Bytes,
 }
 
 impl ExportPayload {
-    /// What a success's body says. One that cannot be read is no less a success.
+    /// Parses the body of a success. An unreadable body does not make it a failure.
     pub(super) fn parse_success(&self, body: &[u8]) -> ExportResponse {
         let (rejected, why) = match self.signal {
             OtlpSignal::Metrics => {
@@ -57,14 +56,14 @@ impl ExportPayload {
     }
 }
 
-/// What a collector answered to one attempt.
+/// Collector's reply to one attempt.
 #[derive(Debug, PartialEq)]
 pub(super) enum ExportResponse {
-    /// It has them, but for so many that it rejected.
+    /// The collector accepted everything except `rejected` items.
     Accepted { rejected: u64, why: String },
-    /// It may take them later.
+    /// The collector may accept the data later.
     Retryable { retry_after: Option<Gap>, why: String },
-    /// It never will.
+    /// The collector will never accept the data.
     Rejected(String),
 }
 
@@ -74,16 +73,16 @@ impl ExportResponse {
     }
 }
 
-/// What became of one export.
+/// Result of one export after all attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Delivery {
-    /// The collector has it, but for so many that it rejected.
+    /// The collector has everything except `rejected` items.
     Accepted { rejected: u64 },
-    /// It has not.
+    /// The collector does not have the data.
     Failed,
 }
 
-/// One signal's way to its collector.
+/// Client for one signal and one collector.
 pub(super) struct OtlpClient {
     transport: OtlpTransport,
     endpoint: String,
@@ -108,7 +107,7 @@ impl OtlpTransport {
 }
 
 impl OtlpClient {
-    /// A client that has not connected yet.
+    /// Creates a client without connecting.
     pub(super) fn new(exporter: &ExporterConfig, clock: Clock) -> Self {
         let connector = CollectorConnector::new(exporter);
         let transport = match exporter.protocol {
@@ -119,8 +118,7 @@ impl OtlpClient {
         Self { transport, endpoint, timeout: exporter.timeout, clock, last_logged: None, suppressed: 0 }
     }
 
-    /// Delivers one export within `budget`, in as many attempts as that allows. Can be dropped half-way and begun
-    /// again.
+    /// Delivers one export within `budget`, with as many attempts as fit. The future may be dropped and started again.
     pub(super) async fn deliver(&mut self, payload: &ExportPayload, budget: Gap) -> Delivery {
         let deadline = self.clock.now().after(budget);
         let mut pause = INITIAL_BACKOFF;
@@ -145,7 +143,7 @@ impl OtlpClient {
                     return Delivery::Failed;
                 }
                 ExportResponse::Retryable { retry_after, why } => {
-                    // One that asks to be asked at once may do so again, and again.
+                    // A collector that requests an immediate retry could do so forever.
                     let wait = retry_after.unwrap_or_default().max(with_jitter(pause));
                     if self.clock.now().after(wait) >= deadline {
                         self.log_failure(payload, EXPORT_FAILED, &why);
@@ -176,7 +174,7 @@ impl OtlpClient {
     }
 }
 
-/// A pause between half of `pause` and all of it.
+/// Returns a random pause between half of `pause` and all of it.
 fn with_jitter(pause: Gap) -> Gap {
     let nanos = pause.as_nanos();
     Gap::from_nanos(rand::rng().random_range(nanos / 2..=nanos))

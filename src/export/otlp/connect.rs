@@ -18,15 +18,15 @@ use crate::config::otlp::{Endpoint, ExporterConfig, OtlpConfig, Protocol};
 use crate::measure::time::Gap;
 use crate::net::tls::{self, FileWatch, TlsError, TlsIdentity};
 
-/// A connection, plain or TLS.
+/// A plain or TLS connection.
 pub(super) trait CollectorStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> CollectorStream for T {}
 
-/// A connection as hyper and tonic take it.
+/// A connection as hyper and tonic expect it.
 pub(super) type CollectorIo = TokioIo<Box<dyn CollectorStream>>;
 
-/// How long a collector may take to accept the first connection.
+/// Time limit for the initial connection probe.
 const FIRST_CONNECT_TIMEOUT: Gap = Gap::from_millis(1_000);
 const TLS_FILES_HINT: &str = "OTEL_EXPORTER_OTLP_CERTIFICATE, _CLIENT_CERTIFICATE and _CLIENT_KEY name the files";
 
@@ -37,11 +37,11 @@ pub(super) struct CollectorConnector {
     tls: Option<Arc<Mutex<ReloadingTls>>>,
 }
 
-/// The client's side of TLS, and the files that it came from.
+/// TLS client configuration and the files that it was read from.
 struct ReloadingTls {
     exporter: ExporterConfig,
     files: FileWatch,
-    /// None while they cannot be used: what is wrong with telemetry must not keep traffic from flowing.
+    /// `None` while the files are unusable: a telemetry problem must not stop traffic.
     config: Option<Arc<rustls::ClientConfig>>,
 }
 
@@ -61,7 +61,7 @@ impl ReloadingTls {
         Self { exporter: exporter.clone(), files: watched, config: None }
     }
 
-    /// As the files have it; what cannot be read leaves what was in force.
+    /// Reloads changed files. If they are unreadable, the previous configuration remains.
     fn current(&mut self) -> Result<Arc<rustls::ClientConfig>, TlsError> {
         if let Some(config) = self.config.as_ref().filter(|_| !self.files.changed()) {
             return Ok(Arc::clone(config));
@@ -83,11 +83,11 @@ impl CollectorConnector {
         Self { endpoint: exporter.endpoint.clone(), tls }
     }
 
-    /// A new connection, with the certificates as they are by then.
+    /// Opens a connection with the current certificates.
     pub(super) async fn connect(self) -> io::Result<CollectorIo> {
         let Endpoint { host, port, .. } = self.endpoint;
         let socket = TcpStream::connect((host.as_str(), port)).await?;
-        // A request is written whole and then waited for.
+        // A request is written in one piece and then awaited.
         socket.set_nodelay(true)?;
         let Some(tls) = self.tls else { return Ok(TokioIo::new(Box::new(socket))) };
         let config = tls.lock().unwrap_or_else(PoisonError::into_inner).current();
@@ -99,7 +99,7 @@ impl CollectorConnector {
     }
 }
 
-/// Tries at once whether a collector can be reached, and logs when it cannot: the first export may be a minute away.
+/// Probes a collector at startup and logs a failure, because the first export may be a minute away.
 pub(crate) async fn probe_collector(exporter: ExporterConfig, clock: Clock) {
     let endpoint = exporter.endpoint.origin();
     let why = match clock.timeout(FIRST_CONNECT_TIMEOUT, CollectorConnector::new(&exporter).connect()).await {
@@ -110,16 +110,16 @@ pub(crate) async fn probe_collector(exporter: ExporterConfig, clock: Clock) {
     tracing::warn!(endpoint, why, "the OTLP collector cannot be reached; exports go on trying");
 }
 
-/// Whether the certificates that the exporters name can be used.
+/// Checks the certificates of all exporters.
 ///
 /// # Errors
-/// When they cannot; the error names the file.
+/// Returns an error that names the file if certificates are unusable.
 pub fn check(otlp: &OtlpConfig) -> Result<(), TlsError> {
     let exporters = otlp.metrics.iter().map(|of| &of.exporter).chain(otlp.traces.iter().map(|of| &of.exporter));
     exporters.filter(|exporter| exporter.endpoint.tls).try_for_each(|exporter| ReloadingTls::read(exporter).map(drop))
 }
 
-/// For tonic, which asks for the connection to the endpoint that it was made for.
+/// Required by tonic. The connector ignores the URI, because it serves one endpoint.
 impl Service<Uri> for CollectorConnector {
     type Response = CollectorIo;
     type Error = io::Error;

@@ -1,4 +1,4 @@
-//! The two exporters at work: metrics by the interval, spans by the batch, and the last of both at the end.
+//! Runs the exporters: metrics by interval, spans by batch, and a final flush of both.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -20,23 +20,23 @@ use crate::export::drops::{DropReason, Drops};
 use crate::export::snapshot::Snapshot;
 use crate::measure::time::{Gap, Stamp};
 
-/// Tells when to stop, and by when to be done.
+/// Receives the order to stop and its deadline.
 #[derive(Clone, Debug)]
 pub(crate) struct StopSignal(watch::Receiver<Option<Stamp>>);
 
 impl StopSignal {
-    /// The order to stop, and those who wait for it.
+    /// Creates the sender and the receiver.
     pub(crate) fn new() -> (watch::Sender<Option<Stamp>>, Self) {
         let (order, stop) = watch::channel(None);
         (order, Self(stop))
     }
 
-    /// The deadline, if the order has come.
+    /// Returns the deadline if the order was sent.
     fn deadline(&self) -> Option<Stamp> {
         *self.0.borrow()
     }
 
-    /// Waits for the order; the deadline that comes with it. An order that can no longer come is one to be done.
+    /// Waits for the order and returns its deadline. If the sender is gone, the deadline is now.
     pub(crate) async fn wait(&mut self) -> Stamp {
         match self.0.wait_for(Option::is_some).await {
             Ok(deadline) => deadline.unwrap_or_default(),
@@ -45,20 +45,20 @@ impl StopSignal {
     }
 }
 
-/// What an exporter needs beside its own settings.
+/// Shared state of both exporters.
 struct ExportContext {
     client: OtlpClient,
     clock: Clock,
     drops: Arc<Drops>,
-    /// Time for one export.
+    /// Time limit of one export.
     budget: Gap,
 }
 
 impl ExportContext {
-    /// Delivers, and once more within the deadline if the order to stop comes meanwhile.
+    /// Delivers the payload. If the order to stop interrupts it, delivers it again within the deadline.
     ///
-    /// What is under way then has half of the time that is left: a collector that has it and is about to say so would
-    /// get it twice if it were cut short at once.
+    /// The interrupted attempt gets half of the remaining time: a collector that already has the data would otherwise
+    /// receive it twice.
     async fn deliver(&mut self, payload: &ExportPayload, stop: &mut StopSignal) -> Delivery {
         let (clock, budget) = (self.clock.clone(), self.budget);
         let left = |deadline: Stamp| deadline.since(clock.now()).min(budget);
@@ -89,7 +89,6 @@ impl ExportContext {
     }
 }
 
-/// Exports metrics.
 pub(crate) struct MetricsExporter {
     context: ExportContext,
     encoder: MetricsEncoder,
@@ -97,7 +96,7 @@ pub(crate) struct MetricsExporter {
 }
 
 impl MetricsExporter {
-    /// An exporter that has not connected yet.
+    /// Creates an exporter without connecting.
     pub(crate) fn new(
         settings: &otlp::MetricsConfig,
         resource: &[(String, String)],
@@ -111,7 +110,7 @@ impl MetricsExporter {
         Self { context: way, encoder, interval: settings.interval }
     }
 
-    /// Exports what `source` gives until told to stop, and then once more.
+    /// Exports `source`'s snapshots until the order to stop, then one last time.
     pub(crate) async fn run(mut self, source: impl Fn() -> Snapshot, mut stop: StopSignal) {
         let mut next = self.context.clock.now();
         loop {
@@ -143,11 +142,11 @@ impl MetricsExporter {
     }
 }
 
-/// Spans that wait for the exporter.
+/// Queue of spans that wait for the exporter.
 #[derive(Debug)]
 pub(crate) struct SpanQueue {
     requests: Mutex<VecDeque<RequestSpans>>,
-    /// How many requests' spans are held, and how many are sent at once.
+    /// Maximum number of requests whose spans are queued, and size of a batch.
     capacity: usize,
     batch: usize,
     full_batch: Notify,
@@ -155,7 +154,7 @@ pub(crate) struct SpanQueue {
 }
 
 impl SpanQueue {
-    /// Adds a request's spans, which are made only if there is room; else drops and counts them.
+    /// Queues a request's spans. If the queue is full, it counts them as dropped and does not create them.
     pub(crate) fn push(&self, spans: impl FnOnce() -> RequestSpans) {
         let mut queue = self.lock();
         if queue.len() >= self.capacity {
@@ -182,7 +181,6 @@ impl SpanQueue {
     }
 }
 
-/// Exports spans.
 pub(crate) struct SpanExporter {
     context: ExportContext,
     queue: Arc<SpanQueue>,
@@ -192,7 +190,7 @@ pub(crate) struct SpanExporter {
 }
 
 impl SpanExporter {
-    /// An exporter that has not connected yet, and its queue.
+    /// Creates an exporter without connecting, and its queue.
     pub(crate) fn new(
         settings: &otlp::TracesConfig,
         resource: &[(String, String)],
@@ -213,7 +211,7 @@ impl SpanExporter {
         (Self { context: way, queue: Arc::clone(&queue), resource, convention, schedule }, queue)
     }
 
-    /// Exports what is queued until told to stop, and then what is left. `drain` fills the queue before the last round.
+    /// Exports queued spans until the order to stop, then the rest. `drain` fills the queue before the last batch.
     pub(crate) async fn run(mut self, drain: impl Fn(), mut stop: StopSignal) {
         loop {
             let last = tokio::select! {

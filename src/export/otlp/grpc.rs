@@ -1,4 +1,4 @@
-//! OTLP/gRPC, over one channel that reconnects by itself.
+//! OTLP/gRPC over one channel that reconnects automatically.
 
 use std::error::Error;
 
@@ -15,14 +15,14 @@ use super::connect::CollectorConnector;
 use crate::config::otlp::ExporterConfig;
 use crate::measure::time::Gap;
 
-/// One collector over gRPC.
+/// gRPC client of one collector.
 pub(super) struct GrpcTransport {
     connector: CollectorConnector,
     origin: String,
     metadata: MetadataMap,
     gzip: bool,
-    /// Made with the first request: it needs a runtime. Kept from one that was answered: where nobody does, the machine
-    /// behind its connection may be gone, which the kernel would notice a quarter of an hour later.
+    /// Created with the first request, because it needs a runtime. It is kept only after a reply. Without one, the host
+    /// may be gone, which the kernel would detect only after about 15 minutes.
     channel: Option<Channel>,
 }
 
@@ -30,7 +30,7 @@ impl GrpcTransport {
     pub(super) fn new(exporter: &ExporterConfig, connector: CollectorConnector) -> Self {
         let mut metadata = MetadataMap::new();
         for (name, value) in exporter.headers.iter() {
-            // A `-bin` name would need a value in base64, which an environment variable does not give.
+            // A `-bin` name would need a base64 value, which environment variables do not provide.
             if let (Ok(name), Ok(value)) = (MetadataKey::from_bytes(name.as_bytes()), MetadataValue::try_from(value)) {
                 metadata.insert(name, value);
             }
@@ -40,7 +40,7 @@ impl GrpcTransport {
         Self { connector, origin, metadata, gzip: exporter.gzip, channel: None }
     }
 
-    /// Sends once. When this is dropped half-way, so is the connection.
+    /// Sends once. Dropping the future closes the connection.
     pub(super) async fn send(&mut self, payload: &ExportPayload) -> ExportResponse {
         let channel = match self.channel.take().map_or_else(|| self.connect(), Ok) {
             Ok(channel) => channel,
@@ -70,12 +70,12 @@ impl GrpcTransport {
 
     fn connect(&self) -> Result<Channel, tonic::transport::Error> {
         let endpoint = Endpoint::from_shared(self.origin.clone())?.user_agent(super::USER_AGENT)?;
-        // The connector does TLS itself, so the channel is made beside tonic's own way to it.
+        // The connector handles TLS itself, so the channel bypasses tonic's connection setup.
         Ok(Channel::new(self.connector.clone(), endpoint))
     }
 }
 
-/// Messages that are encoded already.
+/// Codec for messages that are already encoded.
 struct RawBytesCodec;
 
 impl Codec for RawBytesCodec {
@@ -112,7 +112,7 @@ impl Decoder for RawBytesCodec {
     }
 }
 
-/// What a status means, by <https://opentelemetry.io/docs/specs/otlp/#failures>.
+/// Maps a gRPC status by <https://opentelemetry.io/docs/specs/otlp/#failures>.
 fn response_of_status(status: &Status) -> ExportResponse {
     let retry_after = retry_info(status.details());
     let causes = || std::iter::successors(status.source(), |cause| (*cause).source());
@@ -128,11 +128,11 @@ fn response_of_status(status: &Status) -> ExportResponse {
         _ => broken,
     };
     let why = match causes().last() {
-        // What HTTP/1.1 is to a reader of frames.
+        // An HTTP/1.1 reply appears to the frame parser as this error.
         Some(cause) if broken && cause.to_string().ends_with("frame with invalid size") => format!(
             "{cause}; a collector that speaks HTTP, as on port 4318, needs OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
         ),
-        // Nobody answered: tonic's own words say nothing of why.
+        // There was no reply: tonic's own message omits the cause.
         Some(cause) if broken => cause.to_string(),
         _ => format!("the collector answered {:?}: {}", status.code(), status.message()),
     };
@@ -143,7 +143,7 @@ fn is_transport(cause: &(dyn Error + 'static)) -> bool {
     cause.is::<tonic::transport::Error>() || cause.is::<hyper::Error>() || cause.is::<std::io::Error>()
 }
 
-/// `google.rpc.Status`, as far as it is needed.
+/// The used part of `google.rpc.Status`.
 #[derive(Clone, PartialEq, Message)]
 struct RpcStatus {
     #[prost(message, repeated, tag = "3")]

@@ -1,4 +1,4 @@
-//! OTLP/HTTP with protobuf bodies, over one kept connection.
+//! OTLP/HTTP with protobuf bodies over one kept-alive connection.
 
 use std::io::Write;
 
@@ -15,16 +15,16 @@ use super::connect::CollectorConnector;
 use crate::config::otlp::ExporterConfig;
 use crate::measure::time::Gap;
 
-/// Longest answer read. It says little.
+/// Maximum size of a reply, in bytes. Normal replies are short.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
-/// One collector over HTTP.
+/// HTTP client of one collector.
 pub(super) struct HttpTransport {
     connector: CollectorConnector,
     target: String,
     headers: HeaderMap,
     gzip: bool,
-    /// The kept connection.
+    /// The kept-alive connection.
     connection: Option<SendRequest<Full<Bytes>>>,
 }
 
@@ -49,13 +49,13 @@ impl HttpTransport {
         Self { connector, target: exporter.endpoint.target.clone(), headers, gzip: exporter.gzip, connection: None }
     }
 
-    /// Sends once. When this is dropped half-way, so is the connection.
+    /// Sends once. Dropping the future closes the connection.
     pub(super) async fn send(&mut self, payload: &ExportPayload) -> ExportResponse {
         match self.exchange(payload).await {
             Ok(answer) => answer,
             Err(error) => {
                 let why = describe(&*error);
-                // A server of gRPC begins to speak before it is asked.
+                // A gRPC server sends before it receives a request.
                 let is_other = why.contains("unexpected message") || why.contains("invalid HTTP version");
                 let remedy = "; a collector that speaks gRPC, as on port 4317, needs OTEL_EXPORTER_OTLP_PROTOCOL=grpc";
                 ExportResponse::retryable(if is_other { why + remedy } else { why })
@@ -92,7 +92,7 @@ impl HttpTransport {
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, Box<dyn std::error::Error + Send + Sync>> {
         let io = self.connector.clone().connect().await?;
         let (mut sender, connection) = handshake(io).await?;
-        // Its errors reach the sender, too.
+        // The sender receives the connection's errors too.
         tokio::spawn(async move { connection.await.is_ok() });
         sender.ready().await?;
         Ok(sender)
@@ -126,7 +126,7 @@ fn gzipped(body: &[u8]) -> std::io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// An error with what caused it.
+/// Formats an error with its chain of causes.
 fn describe(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(error.source(), |cause| (*cause).source());
     causes.fold(error.to_string(), |told, cause| format!("{told}: {cause}"))

@@ -1,7 +1,7 @@
-//! A snapshot as OTLP metrics.
+//! Encodes snapshots as OTLP metrics.
 //!
-//! Cumulative values are the snapshot's own. A delta is the difference from the last snapshot *that a collector took*:
-//! while none can be reached the next one covers the whole time, so that a collector that comes back has lost nothing.
+//! Cumulative values are the snapshot's own. A delta is the difference from the last snapshot *that a collector
+//! accepted*. After an outage the next delta covers the whole time, so nothing is lost.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,23 +20,23 @@ use crate::export::interner::Label;
 use crate::export::snapshot::{self, DataPoint, FamilySnapshot, PointValue, Snapshot};
 use crate::measure::histogram;
 
-/// Encodes snapshots one after the other.
+/// Encodes successive snapshots.
 #[derive(Debug)]
 pub struct MetricsEncoder {
     resource: Resource,
     convention: Convention,
     temporality: Temporality,
     histograms: HistogramAggregation,
-    /// What the collector has, where differences are sent.
+    /// Values that the collector has, for deltas.
     base: DeltaBase,
 }
 
-/// One export, and what the collector has once it has taken it.
+/// One export, with the values that the collector has once it accepts.
 #[derive(Debug)]
 pub struct MetricsExport {
-    /// What to send.
+    /// Encoded metrics.
     pub metrics: ResourceMetrics,
-    /// Data points in it.
+    /// Number of data points.
     pub points: u64,
     base: DeltaBase,
 }
@@ -48,7 +48,7 @@ struct DeltaBase {
 }
 
 impl MetricsEncoder {
-    /// For a collector that has nothing yet.
+    /// Creates an encoder for a collector that has no data yet.
     pub fn new(
         resource: &[(String, String)],
         convention: Convention,
@@ -59,7 +59,7 @@ impl MetricsEncoder {
         Self { resource, convention, temporality, histograms, base: DeltaBase::default() }
     }
 
-    /// One snapshot.
+    /// Encodes one snapshot.
     pub fn encode(&self, snapshot: &Snapshot) -> MetricsExport {
         let mut base = DeltaBase { unix: snapshot.unix, points: HashMap::new() };
         let mut points = 0;
@@ -91,7 +91,7 @@ impl MetricsEncoder {
         MetricsExport { metrics, points, base }
     }
 
-    /// The collector has taken this export.
+    /// Records that the collector accepted this export.
     pub fn acknowledge(&mut self, export: MetricsExport) {
         self.base = export.base;
     }
@@ -137,7 +137,7 @@ impl MetricsEncoder {
         }
     }
 
-    /// A point's value and since when; for a difference, none where nothing has happened.
+    /// Returns a point's value and start time; for a delta, `None` without activity.
     fn since_base<'a>(&self, id: Id, point: &'a DataPoint, delta: bool) -> Option<IntervalPoint<'a>> {
         let whole = IntervalPoint { point, data: point.data.clone(), start: point.created };
         let base = self.base.points.get(&(id, Arc::clone(&point.labels))).filter(|_| delta);
@@ -146,7 +146,7 @@ impl MetricsEncoder {
             (PointValue::Count(now), PointValue::Count(then)) => PointValue::Count(now.saturating_sub(*then)),
             (PointValue::Seconds(now), PointValue::Seconds(then)) => PointValue::Seconds((now - then).max(0.0)),
             (PointValue::Histogram(now, exemplars), PointValue::Histogram(then, _)) => {
-                // Other bounds than before: it has begun anew, and the collector has nothing of it.
+                // The bounds changed: the histogram restarted, and the collector has none of its values.
                 let Ok(since) = now.since(then) else { return Some(whole) };
                 let fresh = exemplars.iter().filter(|(_, exemplar)| exemplar.unix > self.base.unix);
                 PointValue::Histogram(since, fresh.copied().collect())
@@ -162,7 +162,7 @@ impl MetricsEncoder {
     }
 }
 
-/// A value since a time.
+/// A value and its start time.
 struct IntervalPoint<'a> {
     point: &'a DataPoint,
     data: PointValue,

@@ -1,4 +1,4 @@
-//! OTLP: metrics and traces to a collector.
+//! OTLP export of metrics and traces to a collector.
 
 mod attributes;
 mod client;
@@ -13,7 +13,7 @@ pub mod traces;
 pub use connect::check;
 pub(super) use connect::probe_collector;
 
-/// As the protocol asks of every exporter.
+/// User agent in the form that the OTLP specification requires.
 const USER_AGENT: &str = concat!("OTel-OTLP-Exporter-Streamgauge/", env!("CARGO_PKG_VERSION"));
 
 #[cfg(test)]

@@ -1,18 +1,18 @@
-//! Protobuf fields, written from borrowed values.
+//! Writes protobuf fields from borrowed values.
 //!
-//! A request's spans have some sixty strings, and prost's types would own each of them: that cost more than all of the
-//! counting. Only spans are written so; they are read back through prost's types in the tests.
+//! A request's spans contain about 60 strings. prost's types would copy each of them, which cost more than the whole
+//! aggregation. Only spans use this writer; tests decode them with prost's types.
 
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
-/// A string or bytes.
+/// Writes a string or bytes.
 #[inline]
 pub(super) fn bytes(out: &mut Vec<u8>, tag: u32, value: &[u8]) {
     length(out, tag, value.len());
     out.extend_from_slice(value);
 }
 
-/// The tag and the length of a field whose `len` bytes the caller appends.
+/// Writes the tag and length of a field whose `len` bytes the caller appends.
 #[inline]
 pub(super) fn length(out: &mut Vec<u8>, tag: u32, len: usize) {
     if tag < 16 && len < 0x80 {
@@ -22,46 +22,46 @@ pub(super) fn length(out: &mut Vec<u8>, tag: u32, len: usize) {
     encode_varint(len as u64, out);
 }
 
-/// Bytes that [`length`] and what follows it take.
+/// Returns the size of [`length`]'s output plus the field, in bytes.
 #[inline]
 pub(super) fn field_len(tag: u32, len: usize) -> usize {
     key_len(tag) + encoded_len_varint(len as u64) + len
 }
 
-/// A number of variable length: an enum, a truth value, an integer.
+/// Writes a varint: an enum, a boolean or an integer.
 #[inline]
 pub(super) fn varint(out: &mut Vec<u8>, tag: u32, value: u64) {
     encode_key(tag, WireType::Varint, out);
     encode_varint(value, out);
 }
 
-/// Bytes that [`varint`] writes.
+/// Returns the size of [`varint`]'s output, in bytes.
 #[inline]
 pub(super) fn varint_len(tag: u32, value: u64) -> usize {
     key_len(tag) + encoded_len_varint(value)
 }
 
-/// A `fixed64` or, by its bits, a `double`.
+/// Writes a `fixed64`, or a `double` by its bits.
 #[inline]
 pub(super) fn fixed64(out: &mut Vec<u8>, tag: u32, value: u64) {
     encode_key(tag, WireType::SixtyFourBit, out);
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-/// Bytes that [`fixed64`] writes.
+/// Returns the size of [`fixed64`]'s output, in bytes.
 #[inline]
 pub(super) fn fixed64_len(tag: u32) -> usize {
     key_len(tag) + 8
 }
 
-/// A `fixed32`.
+/// Writes a `fixed32`.
 pub(super) fn fixed32(out: &mut Vec<u8>, tag: u32, value: u32) {
     encode_key(tag, WireType::ThirtyTwoBit, out);
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-/// A message, a string or bytes that `write` appends, whose length nobody knows before. It moves unless the length takes
-/// two bytes, as that of a span does.
+/// Writes a field of unknown length: a message, a string or bytes that `write` appends. Its bytes are moved unless the
+/// length takes two bytes, as a span's does.
 pub(super) fn nested(out: &mut Vec<u8>, tag: u32, write: impl FnOnce(&mut Vec<u8>)) {
     encode_key(tag, WireType::LengthDelimited, out);
     let at = out.len();
@@ -111,7 +111,7 @@ mod tests {
             let mut out = Vec::new();
             for _ in 0..2 {
                 nested(&mut out, 1, |out| {
-                    // prost leaves out what is empty.
+                    // prost omits empty fields.
                     if len > 0 {
                         bytes(out, 1, inner.text.as_bytes());
                     }

@@ -1,10 +1,11 @@
-//! A request's two spans: SERVER, as it came to us, and its child CLIENT, as we asked the upstream.
+//! Encodes a request's two spans: SERVER for the client's request, and its child CLIENT for the upstream request.
 //!
-//! Attributes follow the HTTP and the GenAI conventions. Nothing that a person or a model wrote is among them, and
-//! therefore no `url.path` and no `url.full`, which the HTTP conventions require: a path can name a person or hold a
-//! key. A span's model name is the client's own (of a path the last segment), not capped: spans are not series.
+//! Attributes follow the HTTP and GenAI conventions. They contain no text from people or models. Therefore `url.path`
+//! and `url.full` are absent although the HTTP conventions require them: a path can contain a person's name or a key.
+//! The span's model name is the client's own (the last segment of a path) and unlimited in number, because spans are
+//! not series.
 //!
-//! It is past 400 lines with its tests: what the two spans of a request say is one list.
+//! It is past 400 lines with its tests, because the attributes of a request's two spans are one list.
 
 use std::borrow::Cow;
 
@@ -27,20 +28,20 @@ use crate::export::trace_context::{RequestTrace, SpanId};
 use crate::measure::record::RequestRecord;
 use crate::measure::slo::Verdict;
 
-/// W3C's sampled bit, and that it is known whether the parent was remote.
+/// W3C's sampled bit. The two bits below mark a parent as remote, and that fact as known.
 const SAMPLED: u32 = 0x01;
 const HAS_IS_REMOTE: u32 = 0x100;
 const IS_REMOTE: u32 = 0x200;
 
-/// The field of `ExportTraceServiceRequest` that holds a `ResourceSpans`.
+/// Field of `ExportTraceServiceRequest` with a `ResourceSpans`.
 const RESOURCE_SPANS: u32 = 1;
-/// The fields of `ScopeSpans`; those of `ResourceSpans` are the resource, the scopes' spans and the schema likewise.
+/// Fields of `ScopeSpans`. `ResourceSpans` uses these numbers for its resource, scope spans and schema URL.
 mod scope_spans {
     pub(super) const SCOPE: u32 = 1;
     pub(super) const SPANS: u32 = 2;
     pub(super) const SCHEMA_URL: u32 = 3;
 }
-/// The fields of `Span`.
+/// Fields of `Span`.
 mod span {
     pub(super) const TRACE_ID: u32 = 1;
     pub(super) const SPAN_ID: u32 = 2;
@@ -55,30 +56,30 @@ mod span {
     pub(super) const STATUS: u32 = 15;
     pub(super) const FLAGS: u32 = 16;
 }
-/// The fields of `Span.Event`.
+/// Fields of `Span.Event`.
 mod event {
     pub(super) const TIME: u32 = 1;
     pub(super) const NAME: u32 = 2;
 }
-/// The field of `Status`.
+/// Field of `Status`.
 const STATUS_CODE: u32 = 3;
 
-/// The spans of one request as they are sent: two `spans` fields of a `ScopeSpans`.
+/// Encoded spans of one request: two `spans` fields of a `ScopeSpans`.
 #[derive(Debug)]
 pub struct RequestSpans(pub(super) Vec<u8>);
 
 impl RequestSpans {
-    /// How many they are.
+    /// Number of spans per request.
     pub const COUNT: usize = 2;
 
-    /// The spans of a request, the SERVER span first.
+    /// Encodes the spans of a request, SERVER first.
     pub fn new(
         record: &RequestRecord,
         trace: &RequestTrace,
         settings: &aggregate::AggregateSettings,
         moment: TimePoint,
     ) -> Self {
-        // The spans of most requests fit, and the allocator has pieces of this size at hand.
+        // Fits most requests' spans, and the allocator has blocks of this size ready.
         let mut out = Vec::with_capacity(1_024);
         let common = |out: &mut Vec<u8>, id: SpanId, parent: Option<SpanId>, kind: SpanKind, remote: u32| {
             bytes(out, span::TRACE_ID, &trace.trace_id.0);
@@ -117,7 +118,7 @@ impl RequestSpans {
     }
 }
 
-/// Spans as one export: an `ExportTraceServiceRequest`.
+/// Encodes spans as one `ExportTraceServiceRequest`.
 pub fn export(requests: &[RequestSpans], resource: &Resource, convention: Convention) -> Bytes {
     let (resource, scope) = (resource.encode_to_vec(), attributes::scope().encode_to_vec());
     let schema = convention.schema_url().as_bytes();
@@ -138,19 +139,19 @@ pub fn export(requests: &[RequestSpans], resource: &Resource, convention: Conven
     out.into()
 }
 
-/// A model's name as a span has it.
+/// Shortens a model's name for spans.
 fn display_model(name: &str) -> Cow<'_, str> {
     escape_invisible(shorten(name))
 }
 
-/// A span's name: what was done, and to what if there is something.
+/// Writes a span's name: the operation, and its object if there is one.
 fn name(out: &mut Vec<u8>, done: &str, to: &str) {
     let between = if to.is_empty() { "" } else { " " };
     length(out, span::NAME, done.len() + between.len() + to.len());
     [done, between, to].iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
 }
 
-/// A method that the conventions do not know is called HTTP in names.
+/// Span names use `HTTP` for methods that the conventions do not list.
 fn span_method(record: &RequestRecord) -> &'static str {
     match known_method(&record.shape.method) {
         "_OTHER" => "HTTP",
@@ -158,7 +159,7 @@ fn span_method(record: &RequestRecord) -> &'static str {
     }
 }
 
-/// Writes a span's attributes, as far as they are known.
+/// Writes a span's attributes; unknown values are omitted.
 struct Attributes<'a>(&'a mut Vec<u8>);
 
 impl Attributes<'_> {
@@ -193,7 +194,7 @@ impl Attributes<'_> {
         }
     }
 
-    /// What is no finite number is left out.
+    /// Omits values that are not finite.
     #[inline(always)]
     fn real(&mut self, key: &str, real: Option<f64>) {
         if let Some(real) = real.filter(|real| real.is_finite()) {
@@ -223,7 +224,7 @@ fn server_attributes(
     slo_attributes(attributes, record);
 }
 
-/// What the SLOs found; those that the request does not count for are in no list.
+/// Writes the SLO verdicts; SLOs that exclude the request are omitted.
 fn slo_attributes(attributes: &mut Attributes<'_>, record: &RequestRecord) {
     let (mut met, mut missed, mut violations) = (Vec::new(), Vec::new(), Vec::new());
     for (slo, verdict) in record.slos.verdicts(record) {
@@ -254,7 +255,7 @@ fn client_attributes(
     error: Option<&str>,
 ) {
     let (shape, usage) = (&record.shape, &record.usage);
-    // Where we answered in the server's stead, the status is none of its own.
+    // If the proxy answered for the server, the status is not the server's.
     http_attributes(attributes, record, record.status.filter(|_| record.times.head.is_some()));
     if let Some((address, port)) = &shape.server {
         attributes.text(attribute::SERVER_ADDRESS, Some(address));
@@ -274,7 +275,7 @@ fn client_attributes(
     attributes.real("gen_ai.request.presence_penalty", shape.presence_penalty);
     attributes.number("gen_ai.request.seed", shape.seed);
     attributes.text("gen_ai.response.id", record.response_id.as_deref());
-    // Most servers answer under the name that they were asked for.
+    // Most servers respond under the requested name.
     let same = record.response_model == shape.model;
     let answered = record.response_model.as_deref().filter(|_| !same).map(display_model);
     attributes.text("gen_ai.response.model", if same { model } else { answered.as_deref() });
@@ -302,7 +303,7 @@ fn events(out: &mut Vec<u8>, record: &RequestRecord, moment: TimePoint) {
     }
 }
 
-/// A span that is no error has no status: whether it went well is the application's to say.
+/// A span without an error has no status: only the application may declare success.
 fn status(out: &mut Vec<u8>, is_error: bool) {
     if is_error {
         nested(out, span::STATUS, |out| varint(out, STATUS_CODE, StatusCode::Error as u64));
@@ -327,7 +328,7 @@ mod tests {
 
     const PARENT: &[u8] = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-    /// A request's spans as a collector reads them.
+    /// Decodes a request's spans as a collector does.
     fn spans(record: &RequestRecord, trace: &RequestTrace) -> [Span; 2] {
         let spans = RequestSpans::new(record, trace, &aggregate::AggregateSettings::default(), NOW);
         ScopeSpans::decode(&spans.0[..]).unwrap().spans.try_into().unwrap()

@@ -1,10 +1,10 @@
-//! The scrape: one snapshot in any of the formats that a Prometheus server asks for.
+//! Encodes a snapshot in each format that a Prometheus server accepts.
 //!
-//! | format | what it has that the others have not |
+//! | format | advantage |
 //! |---|---|
 //! | text 0.0.4 | every scraper since 2014 reads it |
 //! | OpenMetrics 1.0 | exemplars, start times, units |
-//! | [`protobuf`] | the same and native histograms, beside the classic buckets |
+//! | [`protobuf`] | all of OpenMetrics 1.0, and native histograms beside classic buckets |
 
 pub mod name;
 mod negotiate;
@@ -16,7 +16,7 @@ pub use negotiate::{ScrapeFormat, accepts_gzip, negotiate};
 use super::snapshot::Snapshot;
 
 impl ScrapeFormat {
-    /// The `Content-Type` that names it.
+    /// Returns the format's `Content-Type`.
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",
@@ -27,7 +27,7 @@ impl ScrapeFormat {
         }
     }
 
-    /// A snapshot in this format.
+    /// Encodes a snapshot in this format.
     pub fn encode(self, snapshot: &Snapshot) -> Vec<u8> {
         match self {
             Self::Text => text::encode(snapshot, false).into_bytes(),

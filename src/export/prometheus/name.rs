@@ -1,10 +1,10 @@
-//! OpenTelemetry's names in Prometheus, by the translation that every OTLP ingest applies too
+//! Translates OpenTelemetry names to Prometheus names by the rules that every OTLP ingest applies
 //! (<https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/>): dots become underscores, the
-//! unit becomes a suffix, a counter ends in `_total`.
+//! unit becomes a suffix, and a counter ends in `_total`.
 
 use crate::export::catalog::{Instrument, InstrumentKind};
 
-/// A family's name, without the suffixes of its samples: `_total`, `_bucket` …
+/// Returns a family's name without sample suffixes such as `_total` and `_bucket`.
 pub fn family(instrument: &Instrument) -> String {
     if let Some(name) = instrument.prometheus {
         return name.to_owned();
@@ -16,18 +16,18 @@ pub fn family(instrument: &Instrument) -> String {
     }
 }
 
-/// The name of an instrument's one sample where a backend translates what it gets over OTLP.
+/// Returns the sample name that a backend derives from an OTLP instrument.
 pub fn otlp_translated_sample(instrument: &Instrument) -> String {
     sample(&Instrument { prometheus: None, ..*instrument })
 }
 
-/// A family's name as its one sample's name has it.
+/// Returns the sample name of a family with one sample.
 pub fn sample(instrument: &Instrument) -> String {
     let family = family(instrument);
     if is_counter(instrument) { format!("{family}_total") } else { family }
 }
 
-/// The word for the unit, where the family's name ends with it. Units in braces only annotate.
+/// Returns the unit's suffix if the family's name ends with it. Units in braces only annotate.
 pub(super) fn unit(instrument: &Instrument) -> Option<&'static str> {
     match instrument.unit {
         "s" => Some("seconds"),
@@ -40,7 +40,7 @@ pub(super) fn is_counter(instrument: &Instrument) -> bool {
     matches!(instrument.kind, InstrumentKind::Counter | InstrumentKind::ObservedCounter)
 }
 
-/// A character of an attribute's or an instrument's name.
+/// Replaces characters that Prometheus names do not allow.
 pub(super) fn sanitize_char(c: char) -> char {
     if c.is_ascii_alphanumeric() { c } else { '_' }
 }

@@ -1,6 +1,6 @@
-//! Which format a scraper gets: what its `Accept` prefers, and text where it accepts nothing that we have.
+//! Selects the scrape format by `Accept`, with text as the fallback.
 
-/// A format of the scrape.
+/// A scrape format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScrapeFormat {
     /// Text 0.0.4.
@@ -11,7 +11,7 @@ pub enum ScrapeFormat {
     Protobuf,
 }
 
-/// The format for an `Accept` header.
+/// Selects the format for an `Accept` header.
 pub fn negotiate(accept: &str) -> ScrapeFormat {
     let mut best = (0, ScrapeFormat::Text);
     for range in accept.split(',') {
@@ -31,7 +31,7 @@ pub fn negotiate(accept: &str) -> ScrapeFormat {
             "text/*" | "*/*" => ScrapeFormat::Text,
             _ => continue,
         };
-        // Of equals the first one listed.
+        // Of equal weights the first one wins.
         let weight = weight(parameter("q"));
         if weight > best.0 {
             best = (weight, format);
@@ -40,7 +40,7 @@ pub fn negotiate(accept: &str) -> ScrapeFormat {
     best.1
 }
 
-/// Whether an `Accept-Encoding` header takes gzip.
+/// Returns `true` if an `Accept-Encoding` header allows gzip.
 pub fn accepts_gzip(accept_encoding: &str) -> bool {
     let weight_of = |name: &str| {
         accept_encoding.split(',').find_map(|range| {
@@ -51,14 +51,14 @@ pub fn accepts_gzip(accept_encoding: &str) -> bool {
     weight_of("gzip").or_else(|| weight_of("*")).is_some_and(|weight| weight > 0)
 }
 
-/// The value of a parameter, whatever the case of its name.
+/// Finds a parameter by its case-insensitive name.
 fn parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
     let mut pairs = parameters.split(';').filter_map(|pair| pair.split_once('='));
     let (_, value) = pairs.find(|(key, _)| key.trim().eq_ignore_ascii_case(name))?;
     Some(value.trim().trim_matches('"'))
 }
 
-/// A q-value in thousandths: 1000 if absent, 0 if it is not one.
+/// Parses a q-value in thousandths: 1000 if absent, 0 if invalid.
 fn weight(quality: Option<&str>) -> u32 {
     let Some(quality) = quality else { return 1_000 };
     let value = quality.parse().ok().filter(|value| (0.0..=1.0).contains(value)).unwrap_or(0.0);

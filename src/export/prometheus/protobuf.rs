@@ -1,8 +1,8 @@
-//! `io.prometheus.client`: messages, and a snapshot in them.
+//! Prometheus protobuf messages (`io.prometheus.client`) and the encoding of a snapshot.
 //!
-//! The messages are those of <https://github.com/prometheus/client_model/blob/master/io/prometheus/client/metrics.proto>,
-//! with the fields that are used here. A histogram has its classic buckets *and* its native ones (schema 3): which of
-//! them are kept is the server's choice.
+//! The messages contain the used fields of
+//! <https://github.com/prometheus/client_model/blob/master/io/prometheus/client/metrics.proto>. A histogram has both
+//! classic *and* native buckets (schema 3); the server chooses which to store.
 
 use prost::Message;
 
@@ -15,13 +15,13 @@ use crate::measure::histogram;
 /// A family of series.
 #[derive(Clone, PartialEq, Message)]
 pub struct MetricFamily {
-    /// Name, with `_total`.
+    /// Name, with `_total` for counters.
     #[prost(string, tag = "1")]
     pub name: String,
     /// Description.
     #[prost(string, tag = "2")]
     pub help: String,
-    /// Kind of values.
+    /// Type of the values.
     #[prost(enumeration = "MetricType", tag = "3")]
     pub r#type: i32,
     /// Series.
@@ -32,31 +32,31 @@ pub struct MetricFamily {
     pub unit: String,
 }
 
-/// Kind of values.
+/// Type of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum MetricType {
-    /// Only grows.
+    /// A sum that only grows.
     Counter = 0,
-    /// Grows and shrinks.
+    /// A value that grows and shrinks.
     Gauge = 1,
     /// A distribution.
     Histogram = 4,
 }
 
-/// A series: one of the values is there.
+/// A series with exactly one of the values.
 #[derive(Clone, PartialEq, Message)]
 pub struct Metric {
     /// Labels.
     #[prost(message, repeated, tag = "1")]
     pub label: Vec<LabelPair>,
-    /// A gauge's value.
+    /// Value of a gauge.
     #[prost(message, optional, tag = "2")]
     pub gauge: Option<Gauge>,
-    /// A counter's value.
+    /// Value of a counter.
     #[prost(message, optional, tag = "3")]
     pub counter: Option<Counter>,
-    /// A histogram.
+    /// Value of a histogram.
     #[prost(message, optional, tag = "7")]
     pub histogram: Option<Histogram>,
 }
@@ -86,39 +86,39 @@ pub struct Counter {
     /// The value.
     #[prost(double, tag = "1")]
     pub value: f64,
-    /// Since when it counts.
+    /// Start of the count.
     #[prost(message, optional, tag = "3")]
     pub created_timestamp: Option<Timestamp>,
 }
 
-/// A histogram, classic and native.
+/// A histogram with classic and native buckets.
 #[derive(Clone, PartialEq, Message)]
 pub struct Histogram {
-    /// Values.
+    /// Number of values.
     #[prost(uint64, tag = "1")]
     pub sample_count: u64,
-    /// Their sum.
+    /// Sum of the values.
     #[prost(double, tag = "2")]
     pub sample_sum: f64,
-    /// Classic buckets; the last one's bound is infinite.
+    /// Classic buckets; the last bound is infinite.
     #[prost(message, repeated, tag = "3")]
     pub bucket: Vec<Bucket>,
-    /// 2^schema native buckets per octave.
+    /// The native buckets have 2^schema buckets per octave.
     #[prost(sint32, tag = "5")]
     pub schema: i32,
     /// Upper bound of the zero bucket.
     #[prost(double, tag = "6")]
     pub zero_threshold: f64,
-    /// Values of the zero bucket.
+    /// Values in the zero bucket.
     #[prost(uint64, tag = "7")]
     pub zero_count: u64,
     /// Runs of native buckets.
     #[prost(message, repeated, tag = "12")]
     pub positive_span: Vec<BucketSpan>,
-    /// Each native bucket's count less the one before.
+    /// Difference of each native bucket's count from the previous one.
     #[prost(sint64, repeated, tag = "13")]
     pub positive_delta: Vec<i64>,
-    /// Since when it counts.
+    /// Start of the count.
     #[prost(message, optional, tag = "15")]
     pub created_timestamp: Option<Timestamp>,
     /// Exemplars of the native buckets.
@@ -129,13 +129,13 @@ pub struct Histogram {
 /// A classic bucket.
 #[derive(Clone, PartialEq, Message)]
 pub struct Bucket {
-    /// Values up to the bound.
+    /// Number of values up to the bound.
     #[prost(uint64, tag = "1")]
     pub cumulative_count: u64,
-    /// The bound.
+    /// Upper bound.
     #[prost(double, tag = "2")]
     pub upper_bound: f64,
-    /// One of its values.
+    /// Example value in the bucket.
     #[prost(message, optional, tag = "3")]
     pub exemplar: Option<Exemplar>,
 }
@@ -143,15 +143,15 @@ pub struct Bucket {
 /// A run of native buckets.
 #[derive(Clone, PartialEq, Message)]
 pub struct BucketSpan {
-    /// Buckets skipped since the span before; the first one's index.
+    /// Number of skipped buckets since the previous span; for the first span, the index of its first bucket.
     #[prost(sint32, tag = "1")]
     pub offset: i32,
-    /// Buckets.
+    /// Number of buckets.
     #[prost(uint32, tag = "2")]
     pub length: u32,
 }
 
-/// A value and the trace that it comes from.
+/// A value and the trace of its request.
 #[derive(Clone, PartialEq, Message)]
 pub struct Exemplar {
     /// `trace_id` and `span_id`.
@@ -160,7 +160,7 @@ pub struct Exemplar {
     /// The value.
     #[prost(double, tag = "2")]
     pub value: f64,
-    /// When it was measured.
+    /// Time of the measurement.
     #[prost(message, optional, tag = "3")]
     pub timestamp: Option<Timestamp>,
 }
@@ -171,16 +171,16 @@ pub struct Timestamp {
     /// Seconds since 1970.
     #[prost(int64, tag = "1")]
     pub seconds: i64,
-    /// And nanoseconds.
+    /// Nanoseconds within the second.
     #[prost(int32, tag = "2")]
     pub nanos: i32,
 }
 
-/// A snapshot, each family behind its length.
+/// Encodes a snapshot; each family follows its length.
 pub(super) fn encode(snapshot: &Snapshot) -> Vec<u8> {
     let mut out = Vec::with_capacity(1 << 16);
     for message in snapshot.families.iter().map(family) {
-        // A vector has room for anything, so this cannot fail.
+        // A vector can grow as needed, so this cannot fail.
         let _encoded = message.encode_length_delimited(&mut out).is_ok();
     }
     out
@@ -258,8 +258,8 @@ fn distribution(
     }
 }
 
-/// Native buckets as spans and differences. A span goes on over a gap of up to two empty buckets, which costs less than
-/// a new span.
+/// Encodes native buckets as spans and differences. A span continues over at most two empty buckets, which is smaller
+/// than a new span.
 fn spans(native: &histogram::ExponentialBuckets) -> (Vec<BucketSpan>, Vec<i64>) {
     let (mut spans, mut deltas) = (Vec::<BucketSpan>::new(), Vec::new());
     let (mut before, mut empty) = (0, 0);
@@ -276,7 +276,7 @@ fn spans(native: &histogram::ExponentialBuckets) -> (Vec<BucketSpan>, Vec<i64>) 
                 span.length += empty + 1;
             }
             Some(_) => spans.push(BucketSpan { offset: empty as i32, length: 1 }),
-            // Prometheus counts a bucket by its upper bound, OpenTelemetry by its lower one.
+            // Prometheus indexes a bucket by its upper bound, OpenTelemetry by its lower one.
             None => spans.push(BucketSpan { offset: native.offset + 1 + at as i32, length: 1 }),
         }
         deltas.push(count - before);

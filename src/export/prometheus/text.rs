@@ -1,4 +1,4 @@
-//! Text 0.0.4 and OpenMetrics 1.0.
+//! Encodes a snapshot as text 0.0.4 or OpenMetrics 1.0.
 
 use std::fmt::{self, Write};
 
@@ -8,7 +8,6 @@ use crate::export::interner::{Label, LabelValue};
 use crate::export::snapshot::{BucketExemplar, DataPoint, FamilySnapshot, PointValue, Snapshot};
 use crate::measure::histogram::Histogram;
 
-/// A snapshot as text.
 pub(super) fn encode(snapshot: &Snapshot, openmetrics: bool) -> String {
     let mut writer = ExpositionWriter { out: String::with_capacity(1 << 16), openmetrics };
     for family in &snapshot.families {
@@ -135,7 +134,8 @@ impl ExpositionWriter {
         write!(self.out, " {value}")
     }
 
-    /// Escapes what would end a string or a line. In a 0.0.4 `HELP` a quote needs no escape; our texts have none.
+    /// Escapes characters that would end a string or a line. A 0.0.4 `HELP` does not escape quotes; our texts contain
+    /// none.
     fn write_escaped(&mut self, text: &str) -> fmt::Result {
         for c in text.chars() {
             match c {
@@ -149,7 +149,7 @@ impl ExpositionWriter {
     }
 }
 
-/// Nanoseconds since 1970 in seconds, cut to milliseconds.
+/// Formats nanoseconds since 1970 in seconds, truncated to milliseconds.
 struct UnixSeconds(u64);
 
 impl fmt::Display for UnixSeconds {
@@ -158,7 +158,7 @@ impl fmt::Display for UnixSeconds {
     }
 }
 
-/// A bucket's bound, written as the Prometheus libraries do: labels are compared as text.
+/// Formats a bucket's bound as the Prometheus libraries do, because labels are compared as text.
 struct BucketBound {
     bound: f64,
     openmetrics: bool,
@@ -169,7 +169,7 @@ impl fmt::Display for BucketBound {
         if self.bound.is_infinite() {
             return f.write_str("+Inf");
         }
-        // Go's %g: the exponent from 1e-5 down and from 1e6 up, in two digits at least.
+        // Go's %g: exponents below 1e-4 and from 1e6 on, with at least two digits.
         let scientific = format!("{:e}", self.bound);
         let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
         let exponent: i32 = exponent.parse().unwrap_or(0);

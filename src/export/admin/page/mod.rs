@@ -1,17 +1,17 @@
-//! The live page: what a browser shows at `/`. Everything is in the program; nothing is fetched from anywhere else.
+//! The live page that a browser shows at `/`. All assets are in the binary; the page loads nothing from elsewhere.
 //!
-//! `index.html` has the places, `page.css` the looks. The scripts are modules, each with one task:
+//! `index.html` has the structure and `page.css` the style. The scripts are modules with one task each:
 //!
-//! | file | what |
+//! | file | task |
 //! |---|---|
-//! | `page.js` | starts, chooses the model and the moment, and has everything drawn once a second |
-//! | `feed.js` | asks `/api/history` once a second and keeps what it got |
-//! | `figures.js` | windows, rates and quantiles of the seconds; no browser needed |
+//! | `page.js` | starts, selects the model and the moment, and redraws once a second |
+//! | `feed.js` | polls `/api/history` once a second and stores the result |
+//! | `figures.js` | windows, rates and quantiles of the seconds; needs no browser |
 //! | `charts.js` | the charts |
-//! | `tables.js` | the figures as text, for everybody and for screen readers |
+//! | `tables.js` | the values as text, for everyone and for screen readers |
 //!
-//! `uplot/` is uPlot 1.6.32, as it was published, with its licence. Names that came over the wire are only ever set as
-//! text, and the policy below lets no script run that is not one of these files.
+//! `uplot/` is uPlot 1.6.32 as published, with its license. Names from the network are only set as text, and the policy
+//! below blocks every script that is not one of these files.
 
 use std::sync::OnceLock;
 
@@ -24,7 +24,7 @@ const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// What every reply with a part of the page says.
+/// Headers of every reply with a part of the page.
 pub(super) const HEADERS: [(HeaderName, &str); 3] = [
     (
         CONTENT_SECURITY_POLICY,
@@ -35,7 +35,6 @@ pub(super) const HEADERS: [(HeaderName, &str); 3] = [
     (REFERRER_POLICY, "no-referrer"),
 ];
 
-/// One file of the page.
 pub(super) struct Asset {
     path: &'static str,
     pub(super) content_type: &'static str,
@@ -43,13 +42,12 @@ pub(super) struct Asset {
     encoded: OnceLock<EncodedAsset>,
 }
 
-/// What is made of a file the first time that it is asked for.
+/// Compressed form of a file, computed on first use.
 struct EncodedAsset {
     gzipped: Vec<u8>,
     etag: String,
 }
 
-/// The page itself.
 pub(super) static INDEX: Asset = Asset::new("/", HTML, include_bytes!("index.html"));
 
 static ASSETS: [Asset; 9] = [
@@ -64,12 +62,12 @@ static ASSETS: [Asset; 9] = [
     Asset::new("/page/uPlot.js", SCRIPT, include_bytes!("uplot/uPlot.iife.min.js")),
 ];
 
-/// Whether an `accept` header is that of a browser that opens the page.
+/// Returns `true` for the `accept` header of a browser that opens the page.
 pub(super) fn accepts_html(accept: &str) -> bool {
     accept.split([',', ';']).any(|range| range.trim().eq_ignore_ascii_case("text/html"))
 }
 
-/// The file at a path.
+/// Returns the file at a path.
 pub(super) fn asset(path: &str) -> Option<&'static Asset> {
     ASSETS.iter().find(|asset| asset.path == path)
 }
@@ -79,12 +77,12 @@ impl Asset {
         Self { path, content_type, bytes, encoded: OnceLock::new() }
     }
 
-    /// The file in gzip.
+    /// Returns the file in gzip.
     pub(super) fn gzipped(&'static self) -> &'static [u8] {
         &self.encoded().gzipped
     }
 
-    /// Its entity tag, in quotes. To be sent as a weak one, because the packed file has the same.
+    /// Returns the entity tag in quotes. Send it as a weak one, because the gzip form shares it.
     pub(super) fn etag(&'static self) -> &'static str {
         &self.encoded().etag
     }
@@ -93,7 +91,7 @@ impl Asset {
         self.encoded.get_or_init(|| {
             // Writing to memory does not fail.
             let packed = gzipped(self.bytes).unwrap_or_default();
-            // A gzip ends with the checksum and the length of what is in it.
+            // A gzip file ends with the checksum and the length of its content.
             let end = packed[packed.len().saturating_sub(8)..].iter().map(|byte| format!("{byte:02x}"));
             let tag = format!("\"{}\"", end.collect::<String>());
             EncodedAsset { gzipped: packed, etag: tag }

@@ -1,4 +1,4 @@
-//! A collector that answers as it is told and remembers what it was sent.
+//! A scripted collector that stores the requests it receives.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -18,25 +18,25 @@ use tokio_rustls::TlsAcceptor;
 use crate::config::otlp::{Endpoint, ExportHeaders, ExporterConfig, Protocol};
 use crate::measure::time::Gap;
 
-/// What one request brought.
+/// One received request.
 pub(super) struct ReceivedExport {
     pub(super) path: String,
     pub(super) headers: HeaderMap,
-    /// Decompressed, and without gRPC's frame.
+    /// Decompressed, without the gRPC frame.
     pub(super) message: Vec<u8>,
-    /// On which connection, counted from 0.
+    /// Index of the connection, from 0.
     pub(super) connection: usize,
 }
 
-/// What to answer. The default is a success with an empty message.
+/// A scripted reply. The default is a success with an empty message.
 #[derive(Clone, Default)]
 pub(super) struct CollectorReply {
-    /// HTTP's or gRPC's status; 0 is success.
+    /// HTTP or gRPC status; 0 is success.
     pub(super) status: u16,
-    /// Headers, or gRPC's trailers.
+    /// HTTP headers or gRPC trailers.
     pub(super) fields: Vec<(&'static str, String)>,
     pub(super) message: Vec<u8>,
-    /// Never answer.
+    /// Never reply.
     pub(super) hang: bool,
 }
 
@@ -82,7 +82,7 @@ impl Collector {
         collector
     }
 
-    /// The way to it.
+    /// Returns the exporter configuration for this collector.
     pub(super) fn exporter(&self) -> ExporterConfig {
         ExporterConfig {
             endpoint: Endpoint {

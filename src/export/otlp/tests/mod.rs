@@ -1,4 +1,4 @@
-//! The exporters against a collector that misbehaves on demand, over real sockets.
+//! The exporters against a misbehaving scripted collector, over real sockets.
 
 mod collector;
 
@@ -37,7 +37,7 @@ fn ms(millis: u64) -> Gap {
     Gap::from_millis(millis)
 }
 
-/// Three data points.
+/// A snapshot with three data points.
 fn snapshot() -> Snapshot {
     let mut snapshot = Snapshot { unix: 10, families: Vec::new() };
     snapshot.observe(Id::ActiveStreams, ["waiting".into()], 1, PointValue::Gauge(1));
@@ -93,7 +93,7 @@ fn pair(name: &str) -> RequestSpans {
     RequestSpans(ScopeSpans { spans, ..ScopeSpans::default() }.encode_to_vec())
 }
 
-/// Waits for a state that comes by itself.
+/// Waits until the condition holds.
 async fn until(what: impl Fn() -> bool) {
     for _ in 0..1_000 {
         if what() {
@@ -198,7 +198,7 @@ async fn a_full_queue_drops_spans_and_counts_them() {
     until(|| collector.seen.lock().unwrap().len() == 1).await;
     (0..7).for_each(|_| queue.push(|| pair("queued")));
     assert_eq!(running.drops.count(DropReason::Spans), 6);
-    // The order to stop interrupts the request that hangs; what it carried is sent again.
+    // The order to stop interrupts the hanging request; its data is sent again.
     assert_eq!(losses(&*running.stop(ms(5_000)).await), [0, 0, 6, 0, 0]);
     assert_eq!(collector.seen.lock().unwrap().len(), 4);
 }
@@ -209,7 +209,7 @@ async fn a_busy_collector_is_asked_again_when_it_says() {
         Protocol::HttpProtobuf => {
             CollectorReply { status: 503, fields: vec![("retry-after", "1".to_owned())], ..CollectorReply::default() }
         }
-        // Without a word about when, after a pause of our own.
+        // Without a retry delay the client pauses on its own.
         Protocol::Grpc => CollectorReply { status: 14, ..CollectorReply::default() },
     };
     for protocol in BOTH {
@@ -267,7 +267,7 @@ async fn a_collector_that_speaks_the_other_protocol_is_told_with_the_variable() 
         while let Ok((mut socket, _)) = http.accept().await {
             socket.read_u8().await.unwrap();
             socket.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n400 Bad Request").await.unwrap();
-            // Closed with something unread it would be reset.
+            // Closing with unread data would reset the connection.
             while matches!(socket.read(&mut [0; 1024]).await, Ok(1..)) {}
         }
     });
@@ -307,7 +307,7 @@ async fn a_collector_that_is_down_costs_counted_points_and_the_time_allowed() {
     for protocol in BOTH {
         let collector = Collector::start(protocol, vec![]).await;
         let mut exporter = collector.exporter();
-        // Bound, so that it is nobody else's, and not listened on.
+        // Bound but not listening, so that no other process gets the port.
         let held = tokio::net::TcpSocket::new_v4().unwrap();
         held.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         exporter.endpoint.port = held.local_addr().unwrap().port();
@@ -382,7 +382,7 @@ async fn both_protocols_speak_tls_with_a_certificate_of_their_own() {
         let doubtful = ExporterConfig { ca: Some(client.0.clone()), ..exporter.clone() };
         let error = CollectorConnector::new(&doubtful).connect().await.err().unwrap().to_string();
         assert!(error.ends_with("; OTEL_EXPORTER_OTLP_CERTIFICATE names the certificates to trust"), "{error}");
-        // Files that are not there, or not yet, are no end of anything; they are told, and tried again.
+        // Missing files do not stop the exporter: it logs them and tries again.
         let late = folder.path().join(format!("{protocol:?}.pem"));
         let connector = CollectorConnector::new(&ExporterConfig { ca: Some(late.clone()), ..exporter.clone() });
         let error = connector.clone().connect().await.err().unwrap().to_string();
@@ -394,7 +394,7 @@ async fn both_protocols_speak_tls_with_a_certificate_of_their_own() {
         assert!(connector.connect().await.is_ok());
         let anonymous = metrics(exporter.clone(), ms(60_000), ms(10_000));
         assert_eq!(losses(&*anonymous.stop(ms(400)).await), [3, 0, 0, 0, 0], "it asks for our certificate");
-        // One that another authority has signed, until it is renewed.
+        // A certificate from another authority, until it is replaced.
         let (cert, key) =
             (write("ours.pem", strangers.cert.pem()), write("ours.key", strangers.signing_key.serialize_pem()));
         exporter.identity = Some(crate::config::ClientIdentity { cert: cert.clone(), key: key.clone() });
