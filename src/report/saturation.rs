@@ -10,14 +10,14 @@
 //! a certain but small growth is no saturation.
 //!
 //! # Ramp
-//! Any load grows at first. With evenly spaced requests of duration D, the number in flight at time t after the first
-//! is E\[min(D, t)\] ÷ E\[D\] of its final value. So values within one mean duration, at most half of them, are
-//! dropped, and the rest are divided by that share. D comes from the first half of the requests: on an overloaded
-//! server durations keep rising, and later ones would explain all growth.
+//! Any load grows at first. Evenly spaced requests of duration D reach a share of their final concurrency at time t
+//! after the first: E\[min(D, t)\] ÷ E\[D\]. So values within one mean duration, at most half of them, are dropped, and
+//! the rest are divided by that share. D comes from the first half of the requests: on an overloaded server durations
+//! keep rising, and later ones would explain all growth.
 //!
-//! Measured on simulated queues of 4 to 128 slots: at 80 % of capacity the correction cut false positives from at most
-//! 43 in 100 levels of 30 s to mostly fewer than 10, and to at most 18 at 20 s. At twice the capacity 9 in 10 levels
-//! are detected.
+//! Measured on simulated queues of 4 to 128 slots, in levels of 30 s: at 80 % of capacity the correction cut false
+//! positives from at most 43 in 100 levels to mostly fewer than 10. Levels of 20 s have at most 18. At twice the
+//! capacity 9 in 10 levels are detected.
 
 use crate::measure::time::{Gap, Stamp};
 

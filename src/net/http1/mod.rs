@@ -4,9 +4,12 @@
 //! per poll. Therefore both sides of an HTTP/1 exchange are implemented here. A [`head`] keeps its fields as received
 //! and determines the body's framing; [`body`] decodes and applies that framing.
 //!
-//! The parser rejects everything that two parties could read differently: a bare CR or LF, a folded line, white space
-//! before a colon, two lengths, a length beside a transfer coding, any coding except `chunked`, a chunk size that is
-//! not plain hexadecimal, and a missing or repeated `Host`.
+//! The parser rejects everything that two parties could read differently:
+//!
+//! * a bare CR or LF, a folded line, white space before a colon;
+//! * two lengths, or a length beside a transfer coding;
+//! * any coding except `chunked`, or a chunk size that is not plain hexadecimal;
+//! * a missing or repeated `Host`.
 
 pub mod body;
 mod framing;

@@ -10,8 +10,8 @@
 //!
 //! A point combines all runs of a level at a target; in a search only the valid ones, if there are any. Values are
 //! pooled, and rates use the sum of the runs' times. A level *meets* the goals if every goal is met by its observed
-//! share, the load did not grow ([`super::saturation`]) and the load generator kept up. *Offered* is the requested
-//! load. Achieved rates count successes until the last end.
+//! share. The load must also not have grown ([`super::saturation`]), and the load generator must have kept up.
+//! *Offered* is the requested load. Achieved rates count successes until the last end.
 //!
 //! # Outstanding levels
 //!

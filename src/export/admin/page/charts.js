@@ -1,14 +1,14 @@
-// The charts. Each is a figure with a heading, a legend that shows the values of the moment, and a plot by uPlot.
+// Charts. Each is a <figure> with a heading, a legend with the selected moment's values, and a uPlot plot.
 
 import { LATENCIES, QUANTILES, averaged, bound, buckets, secondsOfMark, secondsOfPoint } from "./figures.js";
 
 const HEIGHT = 210;
 const LEAST_SECONDS = 60;
 const MOST_SECONDS = 900;
-// The share of the values of a latency, the shortest, that is drawn at the foot of the chart and not to scale.
+// Share of the shortest latencies that are drawn at the bottom of the chart and not to scale.
 const SHORTEST = 0.05;
 const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
-// How lines are told apart without their colours.
+// Dash patterns that distinguish lines without color.
 const DASHES = [[], [8, 4], [2, 3], [12, 3, 2, 3], [5, 2], [1, 5]];
 
 const TITLES = {
@@ -22,7 +22,7 @@ const colour = (name) => style.getPropertyValue(`--${name}`).trim();
 const time = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 export const clock = (milliseconds) => time.format(milliseconds);
 
-// Three digits, or more before the point.
+// Formats three significant digits, or more if the integer part has more.
 export function number(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (value === 0) return "0";
@@ -37,7 +37,7 @@ function element(name, parent, text) {
   return made;
 }
 
-// A short piece of the line, as it is drawn.
+// Draws a short sample of a line for the legend.
 function sample(parent, stroke, dash) {
   const svg = document.getElementById("sample").content.firstElementChild.cloneNode(true);
   svg.firstElementChild.setAttribute("stroke", stroke);
@@ -46,7 +46,7 @@ function sample(parent, stroke, dash) {
 }
 
 class Chart {
-  // `pointed` is called with the index of the second that is pointed at, or with null.
+  // Calls `pointed` with the index of the second under the pointer, or with null.
   constructor(parent, id, [title, unit], pointed) {
     this.id = id;
     this.pointed = pointed;
@@ -72,7 +72,7 @@ class Chart {
     return { width: Math.max(200, this.place.clientWidth), height: this.height ?? HEIGHT };
   }
 
-  // Lines are [{name, colour, dash}]. The plot is made anew only when these change, or what else it depends on.
+  // `lines` is [{name, colour, dash}]. The plot is rebuilt only if these or its other inputs change.
   lines(lines, others = null) {
     const key = JSON.stringify([lines, others]);
     if (key === this.key) return;
@@ -122,7 +122,7 @@ class Chart {
     this.plot.setData([x, ...columns]);
   }
 
-  // Shows the values of a moment in the legend, and where it is.
+  // Shows a moment's values in the legend and marks its position.
   show(at, told, isPast) {
     told.forEach((value, i) => {
       const text = number(value);
@@ -133,8 +133,8 @@ class Chart {
     this.plot.setCursor({ left, top: left < 0 ? -10 : 0 }, false, false);
   }
 
-  // Groups of seconds, of which `has` tells whether anything is in one, at fixed places so that they do not shimmer:
-  // calls `each` with their rows and the two ends, in seconds.
+  // Calls `each` with the rows of each group of seconds and the group's two ends in seconds. Groups start at fixed
+  // times, so that they do not flicker. `has` marks the seconds with data.
   groups(has, each) {
     const seconds = this.span[1] - this.span[0];
     const length = secondsOfMark(seconds, this.rows.filter(has).length, this.plot.over.clientWidth || 300);
@@ -156,7 +156,7 @@ class Chart {
   }
 }
 
-// A latency: its distribution as a heat map, its quantiles as lines, on a scale of powers.
+// A latency: its distribution as a heat map and its quantiles as lines, on a logarithmic scale.
 class Latency extends Chart {
   axis() {
     return { splits: () => this.ticks(), values: (_, at) => at.map((power) => number(10 ** power)) };
@@ -187,7 +187,7 @@ class Latency extends Chart {
     }
     const sorted = [...counts].sort(([a], [b]) => a - b);
     let below = sorted.reduce((sum, [, count]) => sum + count, 0) * SHORTEST;
-    // Tokens that came in one piece have next to no time between them, and would take half of the chart.
+    // Tokens that arrived together have nearly no time between them and would fill half of the chart.
     [this.lowest] = sorted.find(([, count]) => (below -= count) < 0) ?? [];
     const isEmpty = sorted.length === 0;
     const ends = isEmpty ? [0, 3] : [Math.log10(bound(this.lowest - 3)), Math.log10(bound(sorted.at(-1)[0] + 2))];
@@ -231,9 +231,9 @@ class Latency extends Chart {
   }
 }
 
-// Levels and rates, from zero up.
+// Gauges and rates, with an axis from zero.
 class Rates extends Chart {
-  // Columns are one array of values for each line.
+  // `told` has one array of values per line.
   update(rows, lines, told, why) {
     this.lines(lines);
     const seconds = rows.length > 0 ? (rows.at(-1).unix_ms - rows[0].unix_ms) / 1000 : 0;
@@ -246,7 +246,7 @@ class Rates extends Chart {
   }
 }
 
-// One row of bars for each way in which streams end: rare ones are seen beside common ones.
+// One row of bars per termination, so that rare ones stay visible beside common ones.
 class Endings extends Chart {
   constructor(...of) {
     super(...of);
@@ -268,7 +268,7 @@ class Endings extends Chart {
   update(rows) {
     const hows = new Set();
     for (const row of rows) for (const how of Object.keys(row.figures?.ended ?? {})) hows.add(how);
-    // The first is the lowest: what should be is at the bottom.
+    // The first row is at the bottom, so the normal termination is there.
     this.hows = [...hows].sort((a, b) => (b === "done") - (a === "done") || a.localeCompare(b));
     this.height = 66 + 30 * Math.max(1, this.hows.length);
     this.lines([], this.hows);
@@ -312,7 +312,7 @@ export class Charts {
     this.tokens = new Rates(parent, "tokens", ["Output", "tokens/s"], pointed);
     this.endings = new Endings(parent, "endings", ["Streams that ended", "count, each row to its own scale"], pointed);
     this.all = [...this.latencies, this.goodput, this.open, this.tokens, this.endings];
-    // Colours are read when a plot is made.
+    // Colors are read when a plot is built.
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
       for (const chart of this.all) chart.key = null;
       if (this.drawn) this.update(...this.drawn);

@@ -1,11 +1,11 @@
-// Asks /api/history once a second and keeps what it got: the last quarter of an hour of the model that is looked at.
+// Polls /api/history once a second and stores the last 15 minutes of the selected model.
 
 const EVERY_MS = 1000;
 const PATIENCE_MS = 5000;
 const MOST_SECONDS = 900;
 
 export class Feed {
-  // `changed` is called after every answer and every failure.
+  // `changed` is called after every reply and every failure.
   constructor(changed) {
     this.changed = changed;
     this.model = null;
@@ -13,16 +13,16 @@ export class Feed {
     this.models = [];
     this.state = null;
     this.next = null;
-    // When the connection was lost, by this machine's clock, and why.
+    // Time of the connection loss on the browser's clock, and its reason.
     this.lost = null;
     this.asking = null;
     this.timer = null;
-    // A tab that nobody looks at is hardly ever woken: catch up as soon as somebody does.
+    // Browsers rarely wake a hidden tab: catch up as soon as it is visible.
     document.addEventListener("visibilitychange", () => document.hidden || this.ask());
     window.addEventListener("online", () => this.ask());
   }
 
-  // Looks at a model, or with null at all of them.
+  // Selects a model, or all models with null.
   look(model) {
     this.model = model;
     this.next = null;
@@ -39,7 +39,7 @@ export class Feed {
       const query = new URLSearchParams();
       if (this.model !== null) query.set("model", this.model);
       if (this.next !== null) query.set("after", this.next);
-      // A space as %20: a plus sign is a plus sign in a model's name.
+      // A space must be %20, because a plus sign may be part of a model's name.
       const url = `api/history?${query.toString().replaceAll("+", "%20")}`;
       const response = await fetch(url, { signal: asking.signal, cache: "no-store" });
       if (!response.ok) throw new Error(`status ${response.status}`);
@@ -48,7 +48,7 @@ export class Feed {
       this.take(told);
       this.lost = null;
     } catch (error) {
-      // Somebody has asked again in the meantime.
+      // A newer request has started.
       if (asking !== this.asking) return;
       this.lost ??= { since: Date.now() };
       this.lost.reason = error.message;

@@ -1,4 +1,4 @@
-// What the seconds of /api/history come to: windows of them, rates, quantiles.
+// Computes windows, rates and quantiles from the seconds of /api/history.
 
 export const WINDOW_SECONDS = 10;
 export const LATENCIES = ["ttft", "itl", "tpot"];
@@ -7,14 +7,14 @@ export const QUANTILES = [
   ["p90", 0.9],
   ["p99", 0.99],
 ];
-// Ends of the range of the buckets; what is outside of it is in the bucket beyond.
+// Ends of the bucket range; values outside are in the next bucket.
 const LOWEST = -161;
 const HIGHEST = 96;
 
-// The upper bound of a bucket, in milliseconds.
+// Returns a bucket's upper bound in milliseconds.
 export const bound = (bucket) => 1000 * 2 ** ((bucket + 1) / 8);
 
-// Calls `each` with every bucket that has a count, and its count.
+// Calls `each` with every nonempty bucket and its count.
 export function buckets(distribution, each) {
   if (!distribution) return;
   let [at] = distribution;
@@ -24,7 +24,7 @@ export function buckets(distribution, each) {
   }
 }
 
-// Sums of consecutive seconds.
+// Sums over consecutive seconds.
 export class Window {
   constructor() {
     this.milliseconds = 0;
@@ -58,15 +58,15 @@ export class Window {
     return this.milliseconds > 0 ? (1000 * count) / this.milliseconds : 0;
   }
 
-  // How many values there are of a latency.
+  // Returns the number of values of a latency.
   count(name) {
     let sum = 0;
     for (const count of this.counts[name].values()) sum += count;
     return sum;
   }
 
-  // Quantiles of a latency in milliseconds, as the program computes them: within the bucket of the nearest rank. Nulls
-  // where there is nothing.
+  // Returns quantiles of a latency in milliseconds by the program's own rule: within the bucket of the nearest rank.
+  // They are null without values.
   quantiles(name) {
     const sorted = [...this.counts[name]].sort(([a], [b]) => a - b);
     const all = sorted.reduce((sum, [, count]) => sum + count, 0);
@@ -85,7 +85,8 @@ export class Window {
     });
   }
 
-  // What an SLO found: requests that met it, that missed it, that do not count, and the tokens of those that met it.
+  // Returns an SLO's result: requests that met it, missed it and are excluded, and the output tokens of those that met
+  // it.
   verdicts(slo) {
     return this.slos.get(slo) ?? [0, 0, 0, 0];
   }
@@ -95,39 +96,40 @@ function bump(counts, key, by) {
   counts.set(key, (counts.get(key) ?? 0) + by);
 }
 
-// The window that ends with a second.
+// Returns the window that ends with a second.
 export function windowAt(seconds, at, length = WINDOW_SECONDS) {
   const window = new Window();
   for (let i = Math.max(0, at - length + 1); i <= at; i++) window.add(seconds[i]);
   return window;
 }
 
-// Lengths of what is drawn as one, in seconds: few, so that it seldom changes.
+// Possible lengths of a mark in seconds. They are few, so that the length seldom changes.
 const STEPS = [1, 2, 3, 5, 10, 15, 20, 30];
 const step = (least) => STEPS.find((step) => step >= least) ?? STEPS.at(-1);
 
-// How many seconds are drawn as one mark. Single marks with gaps between them would be a pattern of stripes: a mark is
-// wide enough to be seen, and long enough to have something in it where only `filled` of the `seconds` have.
+// Returns the number of seconds per mark. Single marks with gaps would look like stripes. So a mark is wide enough to
+// be visible, and long enough to contain data if only `filled` of the `seconds` do.
 export function secondsOfMark(seconds, filled, pixels) {
   const visible = (seconds * 2.5) / pixels;
   const together = filled > 0 ? (3 * seconds) / filled - 2 : 1;
   return step(Math.max(visible, Math.min(together, seconds / 30)));
 }
 
-// How many seconds a point of a line is the mean of: a line that goes up and down with every request is no line.
+// Returns the number of seconds that a point of a line averages. Without averaging the line would jump with every
+// request.
 export const secondsOfPoint = (seconds) => step(seconds / 60);
 
-// Each value as the mean of the `length` values that end with it.
+// Returns each value as the mean of the last `length` values up to it.
 export function averaged(values, length) {
   let sum = 0;
   return values.map((value, at) => {
     sum += (value ?? 0) - (at >= length ? (values[at - length] ?? 0) : 0);
-    // What is left of a sum after so many additions is no traffic.
+    // A rounding error remains after many additions; it is not traffic.
     return Math.abs(sum) < 1e-9 ? 0 : sum / Math.min(length, at + 1);
   });
 }
 
-// Requests that are open: streams that wait for a first token, streams that have one, and the others.
+// Returns the open requests: streams that wait for a first token, streams that have one, and others.
 export function phases(second) {
   const [requests, waiting, streaming] = second?.figures?.open ?? [0, 0, 0];
   return [waiting, streaming, Math.max(0, requests - waiting - streaming)];

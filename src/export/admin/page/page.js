@@ -1,4 +1,4 @@
-// Starts the page, and has everything drawn when something has come or somebody looks at another moment.
+// Starts the page and redraws it after new data or after a change of the selected moment.
 
 import { Charts, clock } from "./charts.js";
 import { Feed } from "./feed.js";
@@ -9,9 +9,9 @@ const ALL = "All models";
 const byId = (id) => document.getElementById(id);
 const [model, moment, told, toNow, banners] = ["model", "moment", "moment-told", "to-now", "banners"].map(byId);
 
-// The moment that is looked at, in ms since 1970: null is now. What is pointed at goes before what is chosen.
+// Selected moment in ms since 1970; null is now. The pointer's moment has precedence over the chosen one.
 let [chosen, pointedAt] = [null, null];
-// What has been computed of a second.
+// Cached results per second.
 const computed = new WeakMap();
 let [rows, lastNames] = [[], null];
 
@@ -51,7 +51,7 @@ function update() {
   charts.update(rows, Object.keys(state.slos));
   moment.min = String(1 - Math.max(2, rows.length));
   showMoment();
-  // For tests and for the curious: how much has been drawn.
+  // Number of redraws, for tests.
   document.body.dataset.seconds = String(rows.length);
 }
 
@@ -62,7 +62,7 @@ function showMoment() {
   let index = last;
   if (at !== null) {
     index = rows.findIndex((row) => row.unix_ms >= at);
-    // It has left the history.
+    // The history does not contain the moment: show the latest second.
     if (index < 0) index = last;
   }
   const isPast = at !== null && index < last;
@@ -82,7 +82,7 @@ function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-// What is not as it should be. Read out when it begins and never each second.
+// Problems to show. Screen readers announce each when it begins, not every second.
 function showConnection(lost, state) {
   const connection = byId("connection");
   connection.className = lost ? "lost" : state ? "live" : "connecting";
@@ -98,8 +98,8 @@ function showConnection(lost, state) {
   banner("left-out", "note", state?.models_left_out > 0 && ["Many models", `: ${state.models_left_out} of them have no history of their own and count only in ${ALL}.`]);
 }
 
-// What fails now, whatever moment is looked at. A client's failures are its own affair. No text has a number: a banner
-// is read out whenever it changes, and the table of responses has the counts.
+// Current failures, independent of the selected moment; a client's own failures are left out. The texts contain no
+// numbers, because screen readers announce a banner whenever it changes. The table of responses has the counts.
 function showFailures(lost) {
   const { failures } = windowAt(feed.seconds, feed.seconds.length - 1);
   const [upstream, proxy] = ["upstream", "proxy"].map((fault) => !lost && failures.has(fault));
@@ -131,13 +131,13 @@ function banner(id, kind, told) {
 
 function showModels() {
   const names = [...feed.models];
-  // What is looked at stays, even when nothing has happened to it for long.
+  // The selected model stays in the list even after long inactivity.
   if (feed.model !== null && !names.includes(feed.model)) names.push(feed.model);
   const key = JSON.stringify(names);
   if (key === lastNames) return;
   lastNames = key;
   const option = (text, value) => Object.assign(document.createElement("option"), { textContent: text, value });
-  // A value begins with a letter of ours, so that no name can be taken for all of them.
+  // The prefix keeps model names apart from the value for all models.
   model.replaceChildren(option(ALL, "all"), ...names.map((name) => option(name, `=${name}`)));
   model.value = feed.model === null ? "all" : `=${feed.model}`;
 }

@@ -1,15 +1,15 @@
-// The figures of one moment as tables. Only cells whose text has changed are touched.
+// Shows the values of one moment as tables. Only changed cells are updated.
 
 import { number } from "./charts.js";
 import { LATENCIES, Window, phases } from "./figures.js";
 
 const NAMES = { ttft: "TTFT", itl: "ITL", tpot: "TPOT" };
-// Whose fault failures are, by the names of the metrics.
+// Labels of the party at fault, by metric name.
 const FAULTS = { upstream: "failed: upstream", proxy: "failed: proxy", client: "failed: client" };
 const percent = (part, of) => (of > 0 ? `${number((100 * part) / of)} %` : "–");
 
-// Makes the body of a table be these rows: each a heading, perhaps with a second line, and its cells; a cell that
-// begins with # is a heading too.
+// Fills a table's body with rows. Each row has a heading, optionally with a second line, and cells; a cell that begins
+// with # is a heading too.
 function fill(table, rows, nothing) {
   const body = table.tBodies[0];
   if (rows.length === 0) {
@@ -61,7 +61,7 @@ export class Tables {
     this.ofRun = document.getElementById("run");
   }
 
-  // What a run has come to; `run` is undefined where this is a proxy.
+  // Shows the result of a run; `run` is undefined in a proxy.
   run(run) {
     this.ofRun.hidden = !run;
     if (!run) return;
@@ -77,7 +77,7 @@ export class Tables {
     fill(this.ofRun, rows.map(([name, cell]) => ({ name, cells: [cell] })));
   }
 
-  // `window` ends with `second`; `all` is of everything that is shown; `slos` are the objectives by name.
+  // `window` ends with `second`; `all` covers all shown models; `slos` maps names to objectives.
   update(window, second, all, slos) {
     const latency = (id) => ({
       name: NAMES[id],
@@ -112,7 +112,7 @@ export class Tables {
   }
 }
 
-// The sum of all seconds.
+// Returns the sum of all seconds.
 export function sumOf(seconds) {
   const sum = new Window();
   for (const second of seconds) sum.add(second);
