@@ -310,7 +310,7 @@ fn verdicts(request: &RequestView, settings: &AccumulatorSettings) -> Vec<Option
         route: Some(route),
         model: request.model.as_deref().unwrap_or(""),
         outcome: request.outcome.unwrap_or(Outcome::Failed),
-        // `streamed` records the request. A response that arrived in one piece still has no observed token time.
+        // The row records the requested mode. A response that arrived in one piece has no observed token time.
         streamed: request.streamed && (request.first.is_some() || definitions != Definitions::Streamgauge),
         ttft: times.ttft,
         ttfo: times.ttfo,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! paths -> source -> request_view -> accumulate -> Report -> text, json, csv, markdown, html
-//!     reads     unpacks         aggregates           formats
+//!          reads     unpacks         aggregates              formats
 //! ```
 //!
 //! A [`source`] is a capture, a run directory or one of several shards. Several sources give the same report as one
