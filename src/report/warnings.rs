@@ -1,4 +1,6 @@
 //! Warnings about misleading results. Every warning ends in advice.
+//!
+//! It is past 400 lines, because the condition, the text and the advice of each warning belong together.
 
 use serde::Serialize;
 
@@ -400,7 +402,6 @@ fn missing_token_counts(figures: &RequestStats) -> Option<ReportWarning> {
     (tokens > MAX_TOKENS_PER_EVENT).then_some(ReportWarning::MissingTokenCounts(tokens))
 }
 
-/// Applies [`saturation`](super::saturation).
 fn saturation(figures: &RequestStats, began: Option<Stamp>) -> Option<ReportWarning> {
     request_growth(&figures.load_samples, began).map(ReportWarning::Saturation)
 }

@@ -312,8 +312,7 @@ impl Head {
         }
     }
 
-    /// Returns the protocol to which the message asks to switch. `h2c` is excluded, because that upgrade would hide
-    /// requests from the proxy.
+    /// Returns the requested protocol, except `h2c`, because that upgrade would hide requests from the proxy.
     pub fn upgrade(&self) -> Option<&[u8]> {
         let first = self.get(KnownHeader::Upgrade)?;
         let wanted = self.has_token(KnownHeader::Connection, "upgrade") && self.version == HttpVersion::Http11;
