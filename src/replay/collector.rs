@@ -1,4 +1,4 @@
-//! The thread of the records: each is folded, told to whoever watches, and written as a row.
+//! The collector thread: it aggregates each record, passes it to the observer callback, and writes it as a row.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -12,10 +12,10 @@ use super::target::TargetUrl;
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
 
-/// What is in no file yet, a kill loses.
+/// A kill loses at most the rows of one interval.
 const FLUSH_INTERVAL: Gap = Gap::from_millis(1_000);
 
-/// Folds records and writes their rows until the last sending thread has ended.
+/// Aggregates records and writes their rows until the last sending thread has ended.
 pub(super) fn collect(
     records: &Receiver<Box<CompletedRequest>>,
     fold: &Mutex<ReplayAccumulator>,

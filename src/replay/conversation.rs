@@ -1,16 +1,16 @@
-//! What was said in a live session: prompts as they were sent, and the server's real answers. In memory, and nowhere
-//! else: it leaves in the next turn's prompt or not at all, and cannot be shown.
+//! The history of live sessions: prompts as they were sent, and the server's real replies. It is kept in memory only,
+//! leaves the process only in the next turn's prompt, and has no `Debug` output of its text.
 //!
-//! # What the next turn says
-//! Everything that was said before, word for word, and then new words, as many as bring the prompt to its planned length.
-//! How long the past is the server has said: it counted the prompt before, and its own answer. What role headers add,
-//! and an answer's tokens that come out otherwise when they are read again, is seen in the count of the next prompt, and
-//! left out of the one after: no error adds up.
+//! # The next turn's prompt
+//! It repeats the history verbatim and adds new words up to the planned length. The history's length is the server's
+//! own count: the last prompt plus its reply. Chat templates add tokens per message, and a reply may tokenize
+//! differently when it is sent back. The count of the next prompt shows both, and the turn after it corrects for them,
+//! so errors do not add up.
 //!
-//! # When the past is made up
-//! A turn that repeats something else (the trace's blocks say so, or it is shorter than what was said), one whose
-//! predecessor got no whole answer (or one in a dialect whose text is not collected), and one whose past found no room is made of words from the trace's blocks,
-//! as with timed sessions. It is counted, and its answer begins the past anew.
+//! # When the history is synthesized
+//! A turn gets words from the trace's blocks, as with timed sessions, in three cases: its blocks do not continue the
+//! history (or it is shorter than the history); its predecessor has no complete reply, or one in a dialect whose text
+//! is not collected; the cache has dropped the history. Such a turn is counted, and its reply starts a new history.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,39 +21,39 @@ use crate::measure::text_collector::ReplyText;
 use crate::measure::time::Stamp;
 use crate::trace::prompt_text::PromptGenerator;
 
-/// A question and its answer.
+/// A prompt and its reply.
 #[derive(Clone)]
 pub struct PastTurn {
-    /// What the client wrote.
+    /// The client's text.
     pub user: String,
-    /// What the server wrote.
+    /// The server's text.
     pub assistant: String,
 }
 
-/// The past of a session.
+/// A session's past turns.
 #[derive(Default)]
 pub struct ConversationHistory {
     turns: Vec<PastTurn>,
-    /// Bytes of all of it.
+    /// Total text, in bytes.
     bytes: usize,
-    /// Tokens of the last prompt and of its answer.
+    /// Tokens of the last prompt and its reply.
     tokens: u64,
-    /// Tokens by which prompts came out longer than these.
+    /// Tokens by which prompts came out longer than planned; negative if shorter.
     overhead_tokens: i64,
-    /// Ids of the last prompt's whole blocks.
+    /// Ids of the last prompt's complete blocks.
     blocks: Vec<u64>,
 }
 
-/// One turn on its way: what was said before, and what is new.
+/// One turn: the history and the new prompt text.
 pub struct ConversationTurn {
     history: ConversationHistory,
     prompt: String,
-    /// Whether it repeats real answers; `None` where nothing was said before.
+    /// Whether the history holds real replies; `None` on a first turn.
     pub(super) verbatim: Option<bool>,
 }
 
 impl fmt::Debug for ConversationHistory {
-    /// How much it is. What it says is nobody's business.
+    /// Prints sizes only: the text is private.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "History({} answers, {} bytes)", self.turns.len(), self.bytes)
     }
@@ -65,7 +65,7 @@ impl fmt::Debug for ConversationTurn {
     }
 }
 
-/// The past of sessions that nobody speaks in, by when they fell silent: whoever was silent longest makes room.
+/// Histories of idle sessions, ordered by the time since which they are idle. The longest idle one is evicted first.
 pub(super) struct HistoryCache {
     histories: BTreeMap<(Stamp, String), ConversationHistory>,
     bytes: usize,
@@ -73,19 +73,17 @@ pub(super) struct HistoryCache {
 }
 
 impl HistoryCache {
-    /// Of so many bytes at most.
+    /// `most` is the limit in bytes.
     pub(super) fn new(most: usize) -> Self {
         Self { histories: BTreeMap::new(), bytes: 0, max_bytes: most }
     }
 
-    /// What was said in a session that has been silent since.
     pub(super) fn take(&mut self, since: Stamp, session: String) -> Option<ConversationHistory> {
         let history = self.histories.remove(&(since, session))?;
         self.bytes -= history.bytes;
         Some(history)
     }
 
-    /// Keeps what was said until the session goes on.
     pub(super) fn insert(&mut self, since: Stamp, session: String, history: ConversationHistory) {
         self.bytes += history.bytes;
         self.histories.insert((since, session), history);
@@ -97,12 +95,12 @@ impl HistoryCache {
 }
 
 impl ConversationTurn {
-    /// The first turn of a session.
+    /// A session's first turn.
     pub fn first(content: &PromptGenerator, send: &ScheduledRequest) -> Self {
         Self { history: ConversationHistory::default(), prompt: content.text(&send.row()), verbatim: None }
     }
 
-    /// A later one. `added` is what a server adds to every message, in tokens.
+    /// A later turn. `added` is the server's overhead per message, in tokens.
     pub fn later(
         content: &PromptGenerator,
         send: &ScheduledRequest,
@@ -120,18 +118,16 @@ impl ConversationTurn {
         Self { history, prompt: asked, verbatim: Some(true) }
     }
 
-    /// What was said before, in order.
     pub(super) fn past_turns(&self) -> &[PastTurn] {
         &self.history.turns
     }
 
-    /// What is new.
     pub(super) fn prompt(&self) -> &str {
         &self.prompt
     }
 
-    /// The past of the next turn; `None` where there is no whole answer. `planned` is how long the prompt should have
-    /// been.
+    /// The history for the next turn; `None` if the reply is incomplete. `planned` is the prompt's planned length in
+    /// tokens.
     pub(super) fn next_history(
         self,
         content: &PromptGenerator,
@@ -146,7 +142,7 @@ impl ConversationTurn {
         let counted = record.usage.input;
         if let Some(counted) = counted.filter(|_| self.verbatim == Some(true)) {
             history.overhead_tokens += i64::try_from(counted).unwrap_or(i64::MAX).saturating_sub_unsigned(planned);
-            // What is further off than this is not what a template adds.
+            // A larger difference does not come from a chat template.
             history.overhead_tokens = history.overhead_tokens.clamp(-MAX_OVERHEAD_TOKENS, MAX_OVERHEAD_TOKENS);
         }
         let output = record.output_tokens.map_or(0, |count| (count.tokens as f64 * share).round() as u64);
@@ -158,7 +154,7 @@ impl ConversationTurn {
     }
 }
 
-/// The most tokens that a past is taken to be longer, or shorter, than was counted.
+/// Largest correction of a history's length, in tokens, up or down.
 const MAX_OVERHEAD_TOKENS: i64 = 4_096;
 
 #[cfg(test)]

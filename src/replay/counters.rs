@@ -1,11 +1,11 @@
-//! What a run counts while it goes on, for all of its threads.
+//! Live counters of a run, shared by its threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::priority::CoreTime;
 use crate::measure::time::Gap;
 
-/// Counts while the run goes on.
+/// Live counters of a run.
 #[derive(Debug, Default)]
 pub struct RunCounters {
     planned: AtomicU64,
@@ -13,27 +13,27 @@ pub struct RunCounters {
     in_flight: AtomicU32,
     streaming: AtomicU32,
     simulated: AtomicBool,
-    /// What sending threads that have ended had of the cores: ran and waited, in nanoseconds, and how often.
+    /// Core time of the sending threads that have ended: ran and waited in nanoseconds, and time slices.
     core_time: [AtomicU64; 3],
 }
 
 impl RunCounters {
-    /// Requests that have been due and sent.
+    /// Requests sent so far.
     pub fn sent(&self) -> u64 {
         self.sent.load(Relaxed)
     }
 
-    /// Requests without an end yet.
+    /// Requests that have not ended.
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(Relaxed)
     }
 
-    /// Those of them that have a first token.
+    /// Requests in flight that have a first token.
     pub fn streaming(&self) -> u32 {
         self.streaming.load(Relaxed)
     }
 
-    /// Rows of the schedule that have been read.
+    /// Schedule rows read so far.
     pub(super) fn rows_read(&self) -> u64 {
         self.planned.load(Relaxed)
     }
@@ -42,12 +42,12 @@ impl RunCounters {
         self.planned.fetch_add(1, Relaxed);
     }
 
-    /// One more is sent: how many were before, and how many of them are in flight.
+    /// Counts a send. Returns how many requests were sent before it, and how many of those are in flight.
     pub(super) fn inc_in_flight(&self) -> (u64, u32) {
         (self.sent.fetch_add(1, Relaxed), self.in_flight.fetch_add(1, Relaxed))
     }
 
-    /// Whether a reply has said that its server is simulated.
+    /// Whether a response came from a simulated server.
     pub fn simulated(&self) -> bool {
         self.simulated.load(Relaxed)
     }
@@ -63,7 +63,7 @@ impl RunCounters {
         }
     }
 
-    /// What the sending threads that have ended had of the cores.
+    /// Core time of the sending threads that have ended.
     pub(super) fn core_time(&self) -> CoreTime {
         let [ran, waited, times] = self.core_time.each_ref().map(|sum| sum.load(Relaxed));
         CoreTime { ran: Gap::from_nanos(ran), waited: Gap::from_nanos(waited), timeslices: times }

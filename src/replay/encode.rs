@@ -1,4 +1,4 @@
-//! From a row to the bytes that go over the wire. Pure, and alike in every process.
+//! Encodes a row into the bytes of its request. Pure, and deterministic across processes.
 
 use super::conversation::{ConversationHistory, ConversationTurn};
 use super::exchange::ClientAbort;
@@ -14,43 +14,43 @@ use crate::measure::time::Gap;
 use crate::trace::prompt_text::PromptGenerator;
 use crate::trace::rng::{mix, name_hash, uniform};
 
-/// The longest prompt that is made: 64 MiB of text, and more than ten times the longest context that is served.
+/// Longest prompt: 64 MiB of text, more than ten times the longest context that servers offer.
 const MAX_PROMPT_TOKENS: u64 = 16 << 20;
 
-/// What is asked of a target beside what the trace says.
+/// Encodes requests for a set of targets.
 #[derive(Clone)]
 pub struct RequestEncoder {
     content: PromptGenerator,
-    /// Each target, and whether it is asked for replies of an exact length.
+    /// Each target, and whether requests ask it for an exact output length.
     targets: Vec<(TargetUrl, bool)>,
-    /// The models that each is for; none is for all.
+    /// Model pattern of each target; `None` accepts all models.
     patterns: Vec<Option<String>>,
-    /// The dialect of all rows, whatever the trace says.
+    /// Overrides the dialect of every row.
     dialect: Option<&'static RequestTemplate>,
-    /// The dialect of rows that name none.
+    /// For rows that name no dialect.
     default_template: &'static RequestTemplate,
-    /// Further header lines, as (name, value). They may hold credentials: never to be written anywhere else.
+    /// Additional header lines, as (name, value). They may hold credentials: never log or store them.
     fields: Vec<(String, String)>,
-    /// Likewise.
+    /// API key: never log or store it.
     key: Option<String>,
     cancel: Option<CancelPolicy>,
     seed: u64,
 }
 
-/// Clients that leave though nobody in the trace did.
+/// Injects client aborts in addition to those of the trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CancelPolicy {
-    /// Their share, from 0 to 1.
+    /// Share of requests, from 0 to 1.
     pub rate: f64,
-    /// When they leave.
+    /// The point of the abort.
     pub after: ClientAbort,
 }
 
 impl RequestEncoder {
-    /// An encoder for these targets.
+    /// Creates an encoder for these targets.
     ///
     /// # Errors
-    /// When `dialect` has no request form.
+    /// `dialect` has no request template.
     pub fn new(
         content: PromptGenerator,
         targets: Vec<TargetUrl>,
@@ -75,22 +75,22 @@ impl RequestEncoder {
         })
     }
 
-    /// With this API key, in the header line where each dialect has it.
+    /// Adds an API key, in each dialect's own header line.
     pub fn with_key(mut self, key: Option<String>) -> Self {
         self.key = key;
         self
     }
 
-    /// Marks every request as a probe, which a capture skips.
+    /// Marks every request as a probe. Captures skip probes.
     pub fn for_probes(mut self) -> Self {
         self.fields.push((PROBE_HEADER.to_owned(), "1".to_owned()));
         self
     }
 
-    /// The form of a row's request.
+    /// The request template for a row.
     ///
     /// # Errors
-    /// When the row's dialect has none, or its prompt is longer than any that is made.
+    /// The row's dialect has no template, or its prompt is longer than the maximum.
     pub fn template(&self, send: &ScheduledRequest) -> Result<&'static RequestTemplate, String> {
         let tokens = self.content.tokens(&send.entry);
         if tokens > MAX_PROMPT_TOKENS {
@@ -107,14 +107,14 @@ impl RequestEncoder {
         }
     }
 
-    /// Each target has only rows whose model fits its pattern, where it has one.
+    /// Restricts each target that has a pattern to the models that match it.
     pub fn with_patterns(mut self, patterns: Vec<Option<String>>) -> Self {
         self.patterns = patterns;
         self
     }
 
-    /// Which target a row goes to: of those for its model, or else of those for all, they take turns, and a session stays
-    /// with one. `None` where there is none.
+    /// Selects the target of a row; `None` if no target accepts its model. Targets for its model come before those for
+    /// all models. Rows alternate between targets, and a session stays with one.
     pub fn target(&self, send: &ScheduledRequest) -> Option<usize> {
         let number = send.entry.session.as_deref().map_or(send.number, name_hash);
         let model = send.entry.model.as_deref().unwrap_or_default();
@@ -129,7 +129,7 @@ impl RequestEncoder {
         of.get((number % of.len().max(1) as u64) as usize).copied()
     }
 
-    /// What a row's request is to be, where a nanosecond of the trace is `stretch` nanoseconds of the run.
+    /// The planned values of a row's request. `stretch` is run time per trace time.
     pub fn wanted(&self, send: &ScheduledRequest, stretch: f64) -> RequestTargets {
         let (entry, leave) = (&send.entry, self.client_abort(send));
         RequestTargets {
@@ -143,7 +143,7 @@ impl RequestEncoder {
         }
     }
 
-    /// When the client of a row leaves.
+    /// The point at which a row's client aborts.
     pub fn client_abort(&self, send: &ScheduledRequest) -> Option<ClientAbort> {
         let entry = &send.entry;
         let left = entry.is_aborted();
@@ -159,7 +159,8 @@ impl RequestEncoder {
         captured.or(drawn.map(|cancel| cancel.after))
     }
 
-    /// The first turn of a live session, or with `history` (what was said, if that is known) a later one.
+    /// The first turn of a live session, or with `history` a later one. The inner `Option` is `None` if the history is
+    /// lost.
     pub fn turn(
         &self,
         send: &ScheduledRequest,
@@ -177,7 +178,7 @@ impl RequestEncoder {
         }
     }
 
-    /// What the next turn's past is, after this answer to one.
+    /// The history for the turn after this one.
     pub fn next_history(
         &self,
         turn: ConversationTurn,
@@ -188,7 +189,8 @@ impl RequestEncoder {
         turn.next_history(&self.content, send, record, text, self.content.tokens(&send.entry))
     }
 
-    /// The bytes of a row's request, and where its body begins. A turn of a live session says what it says.
+    /// Encodes a row's request; returns its bytes and the offset of its body. A live session's turn brings its own
+    /// prompt.
     pub fn encode(
         &self,
         send: &ScheduledRequest,

@@ -1,9 +1,9 @@
-//! One request and its reply on one connection, under the proxy's own observer.
+//! One request and its response on one connection, measured by the proxy's own observer.
 //!
-//! # When does it end?
-//! When the reply's last byte has come, when the connection breaks, when time is up, when the client of the trace left,
-//! or when this is dropped because the run stops. Whatever comes first reports, once; of what was never written nothing is
-//! reported. Nothing is sent twice.
+//! # When an exchange ends
+//! It ends with the response's last byte, a broken connection, a timeout, the trace client's abort, or a drop when the
+//! run stops. The first of these reports the request, once. A request of which nothing was written is not reported.
+//! Nothing is retried.
 
 use std::future::poll_fn;
 use std::io;
@@ -29,64 +29,63 @@ use crate::measure::shape::RequestShape;
 use crate::measure::time::{Gap, Stamp};
 use crate::net::io::MaybeTlsStream;
 
-/// A request as it goes over the wire.
+/// A request's encoded bytes.
 pub(super) struct WireRequest {
     pub(super) bytes: Vec<u8>,
-    /// Where its body begins.
+    /// Offset of the body.
     pub(super) body: usize,
-    /// Its share of what may be encoded ahead.
+    /// Its share of the budget for encoded requests.
     pub(super) _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// When the client leaves before the end.
+/// The point at which the client disconnects before the end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ClientAbort {
-    /// When it has so many tokens.
+    /// After this many output tokens.
     Tokens(u64),
-    /// So long after the request was sent.
+    /// This long after the request was sent.
     After(Gap),
 }
 
-/// One request to be sent.
 pub(super) struct ReplayRequest {
     pub(super) scheduled: ScheduledRequest,
     pub(super) form: &'static RequestTemplate,
-    /// Which target.
+    /// Index of the target.
     pub(super) target: usize,
     pub(super) wanted: RequestTargets,
     pub(super) client_abort: Option<ClientAbort>,
     /// It waits for the turn before it.
     pub(super) is_later_turn: bool,
-    /// What it says in a live session, where that is decided.
+    /// The turn of a live session, once its prompt is known.
     pub(super) turn: Option<ConversationTurn>,
-    /// Encoded; turns that wait are encoded when their time is known.
+    /// Later turns are encoded once their due time is known.
     pub(super) wire: Option<WireRequest>,
 }
 
-/// A request that has been due.
+/// A request that is due.
 pub(super) struct ReplayExchange {
     worker: Rc<SendWorker>,
     job: Option<ReplayRequest>,
     planned: Stamp,
-    /// When its first byte was written, or would have been, and the others that were in flight then; nothing before.
+    /// First byte's write time (or planned time if nothing was written), and the number of other requests in flight
+    /// then. `None` before it.
     began: Option<(Stamp, u32)>,
-    /// What the pen tells, until it has.
+    /// The paced writer's result, until it is received.
     pending_write: Option<oneshot::Receiver<WriteResult>>,
-    /// The end of the answer before it in its session.
+    /// End of the previous response in its session.
     previous_ended: Option<Stamp>,
     held_back: bool,
     observer: Option<Box<StreamObserver>>,
     response_gaps: ResponseGaps,
-    /// How long connections were made for it.
+    /// Total time spent on connecting.
     connecting: Gap,
-    /// Whether it is counted as one that has a token.
+    /// Whether the counters include it as streaming.
     has_token: bool,
     _slot: Option<OwnedSemaphorePermit>,
 }
 
-/// How an exchange stops.
 enum ExchangeOutcome {
-    /// The reply is whole; whether the connection may be used again.
+    /// The end of the response, and whether the connection is reusable.
     Complete(Stamp, bool),
     ClientAborted,
     Failed(FailureReason),
@@ -124,24 +123,25 @@ impl ReplayExchange {
         self.began = Some((at, in_flight));
     }
 
-    /// Writes as much as the socket takes now: for nearly every request all of it, in one system call.
+    /// Writes as much as the socket accepts now. Nearly every request fits into one system call.
     pub(super) fn write_now(&mut self, io: &mut MaybeTlsStream) -> (usize, Option<Stamp>) {
         let mut written = 0;
         self.begin(Clock::Monotonic.now());
         let Some(wire) = self.job.as_ref().and_then(|job| job.wire.as_ref()) else { return (0, None) };
         let flushed = io.poll_write_all(&mut Context::from_waker(Waker::noop()), &wire.bytes, &mut written);
-        // A failure shows again when the reply is read.
+        // The read reports a failure again.
         (written, matches!(flushed, Poll::Ready(Ok(()))).then(|| Clock::Monotonic.now()))
     }
 
-    /// Sends the request when it is due, on this connection or else a new one, and reads the reply.
+    /// Sends the request when it is due and reads the response. Without `io` it opens a new connection.
     pub(super) async fn run(&mut self, io: Option<MaybeTlsStream>) {
         if let Some((io, written, sent)) = self.send(io).await {
             self.read(io, written, sent).await;
         }
     }
 
-    /// What has been written and when its last byte was, if that is all; nothing where the request does not go.
+    /// Returns the bytes written so far and the time of the last byte once all are written; `None` if the request is
+    /// not sent.
     async fn send(&mut self, io: Option<MaybeTlsStream>) -> Option<(MaybeTlsStream, usize, Option<Stamp>)> {
         let mut io = match io {
             Some(io) => io,
@@ -150,14 +150,15 @@ impl ReplayExchange {
         while let Some(told) = self.enqueue_write(&io) {
             let told = self.pending_write.insert(told).await;
             self.pending_write = None;
-            // It may have been lifted before.
+            // The writer may have shut down first.
             let WriteResult { wire, began, sent, bytes } = told.ok()?;
             self.job.as_mut()?.wire = Some(wire);
             if let Some(bytes) = bytes {
                 self.begin(began);
                 return Some((io, bytes, sent));
             }
-            // The server had hung up: it has seen nothing of this request, which takes another connection.
+            // The server had closed the connection and has seen nothing of this request, so it goes out on a new
+            // connection.
             io = self.connect().await?;
         }
         Clock::Monotonic.sleep_until(self.planned).await;
@@ -165,7 +166,7 @@ impl ReplayExchange {
         Some((io, written, sent))
     }
 
-    /// Has the pen write the request, if it can, and its time is still to come.
+    /// Hands the request to the paced writer if the connection is plain TCP and the due time is still ahead.
     fn enqueue_write(&mut self, io: &MaybeTlsStream) -> Option<oneshot::Receiver<WriteResult>> {
         let (MaybeTlsStream::Plain(socket), Some(job)) = (io, &mut self.job) else { return None };
         if self.planned <= Clock::Monotonic.now() {
@@ -176,11 +177,11 @@ impl ReplayExchange {
         given.map_err(|wire| job.wire = Some(wire)).ok()
     }
 
-    /// A new connection; where there is none, that is how the request ends when it is due.
+    /// Opens a connection. If that fails, the request ends with the failure when it is due.
     async fn connect(&mut self) -> Option<MaybeTlsStream> {
         let target = self.job.as_ref().map_or(0, |job| job.target);
         let error = {
-            // Apart from what is kept for as long as the reply takes: a handshake is some kilobytes.
+            // Boxed to keep a handshake's kilobytes out of the task's size, which lasts for the whole response.
             let (connected, took) = Box::pin(timed(self.worker.pool(target).connect())).await;
             self.connecting = Gap::from_nanos(self.connecting.as_nanos() + took.as_nanos());
             match connected {
@@ -200,7 +201,7 @@ impl ReplayExchange {
         None
     }
 
-    /// Goes on from what has been written.
+    /// Continues after `written` bytes.
     pub(super) async fn read(&mut self, mut io: MaybeTlsStream, written: usize, sent: Option<Stamp>) {
         self.observe();
         let leave = self.job.as_ref().and_then(|job| job.client_abort);
@@ -229,7 +230,7 @@ impl ReplayExchange {
                     self.worker.pool(target).put_back(io, session.as_deref(), now);
                 }
             }
-            // The connection is closed before anything else, which is how the server learns of it.
+            // The close comes before any other work, because it is how the server notices the abort.
             ExchangeOutcome::ClientAborted => {
                 drop(io);
                 self.finish(now, Ending::DownstreamGone, None);
@@ -242,7 +243,7 @@ impl ReplayExchange {
         }
     }
 
-    /// Shows the request to the observer, as the proxy does once it has been written.
+    /// Passes the request to the observer, as the proxy does after the write.
     fn observe(&mut self) {
         let (Some(job), Some((began, _))) = (&self.job, self.began) else { return };
         let mut shape = RequestShape::of("POST", job.form.path(), &Routes::default());
@@ -256,8 +257,8 @@ impl ReplayExchange {
         self.observer = Some(observer);
     }
 
-    /// Reads the reply, and writes what is left of the request meanwhile: a server may answer before it has read all, and
-    /// then never read the rest.
+    /// Reads the response and writes the rest of the request in parallel: a server may respond before it has read all,
+    /// and then never read the rest.
     async fn read_reply(
         &mut self,
         io: &mut MaybeTlsStream,
@@ -311,7 +312,7 @@ impl ReplayExchange {
         }
     }
 
-    /// Writes on as far as the socket takes it, and tells when the last byte was written.
+    /// Continues the write as far as the socket accepts; returns the time of the last byte.
     fn continue_write(&mut self, cx: &mut Context<'_>, io: &mut MaybeTlsStream, written: &mut usize) -> Option<Stamp> {
         let wire = self.job.as_ref()?.wire.as_ref()?;
         let Poll::Ready(done) = io.poll_write_all(cx, &wire.bytes, written) else { return None };
@@ -320,7 +321,7 @@ impl ReplayExchange {
         sent
     }
 
-    /// The request was all sent then, or the server takes no more of it: what it says all the same is still to be read.
+    /// Ends the write. With `None` the server accepts no more of the request, but its response is still read.
     fn finish_write(&mut self, sent: Option<Stamp>) {
         if let Some(job) = &mut self.job {
             job.wire = None;
@@ -362,7 +363,7 @@ impl ReplayExchange {
     }
 }
 
-/// What comes of it, and how long it took.
+/// Returns the future's output and its duration.
 async fn timed<F: Future>(future: F) -> (F::Output, Gap) {
     let begun = Clock::Monotonic.now();
     let output = future.await;
@@ -371,7 +372,7 @@ async fn timed<F: Future>(future: F) -> (F::Output, Gap) {
 
 impl Drop for ReplayExchange {
     fn drop(&mut self) {
-        // Written, and nobody has looked yet.
+        // The write is done, but its result has not been received yet.
         if let Some(Ok(WriteResult { wire, began, bytes: Some(_), .. })) =
             self.pending_write.as_mut().map(oneshot::Receiver::try_recv)
             && let Some(job) = &mut self.job
@@ -397,7 +398,7 @@ mod tests {
 
     #[test]
     fn a_stream_that_is_open_holds_nothing_of_how_its_request_was_sent() {
-        // With what the runtime keeps of a task it is to fit into two KiB: thousands are open at a time.
+        // A task must fit into 2 KiB with the runtime's own overhead: thousands are open at a time.
         let open = size(|mut exchange, io| async move { exchange.run(io).await });
         assert!(open < 1_900, "{open} bytes, of which the request is {}", size_of::<ReplayExchange>());
     }

@@ -1,5 +1,4 @@
-//! The feed: rows become encoded requests a little ahead of their time, on a thread of its own, so that the sending
-//! threads only write.
+//! The feeder thread encodes rows shortly before they are due, so that the sending threads only write.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -13,17 +12,17 @@ use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
 use crate::trace::rng::name_hash;
 
-/// How long before its time a request is encoded.
+/// Lead of the encoding over the due time.
 const ENCODE_AHEAD: Gap = Gap::from_millis(1_000);
-/// Rows read ahead, so that a session's next turn is known when the answer before it ends.
+/// Rows read ahead, so that a session's next turn is known when its predecessor ends.
 const MAX_ROWS_AHEAD: usize = 16_384;
-/// Encoded requests that wait, in KiB: 128 MiB.
+/// Budget of encoded requests that wait, in KiB (128 MiB).
 const MAX_ENCODED_KIB: usize = 128 * 1_024;
 
-/// Feeds the sending threads until the schedule ends or the order changes.
+/// Feeds the sending threads until the schedule ends or the command changes.
 ///
 /// # Errors
-/// A row that cannot be read, or has a dialect without a request form.
+/// A row cannot be read, or its dialect has no request template.
 pub(super) async fn feed(
     mut schedule: impl Iterator<Item = Result<ScheduledRequest, RowError>>,
     config: &Config,
@@ -96,7 +95,7 @@ fn build_request(send: ScheduledRequest, config: &Config, follows: bool) -> Resu
     })
 }
 
-/// That no target is for a model.
+/// The error text if no target accepts a model.
 pub fn no_target(model: Option<&str>) -> String {
     match model {
         Some(model) => format!("no --target is for the model `{model}`; one without a model in front is for all"),
@@ -104,7 +103,7 @@ pub fn no_target(model: Option<&str>) -> String {
     }
 }
 
-/// Hands a request to its thread: a session's are all the same one's. False when the run stops.
+/// Sends a request to its thread; one thread gets all requests of a session. Returns false if the run stops.
 async fn deliver(
     workers: &[mpsc::Sender<ReplayRequest>],
     job: ReplayRequest,

@@ -1,6 +1,6 @@
-//! One request beside the load, and its whole answer: for what servers say of themselves, and of their tokenizers.
+//! A single HTTP request outside the load, with its complete response: for server information and tokenizers.
 //!
-//! Who answers is believed to be hostile: an answer has a most of bytes, and its time is limited by who asks.
+//! Responses are untrusted: their size is limited here, and callers set the timeout.
 
 use std::io;
 use std::rc::Rc;
@@ -17,19 +17,17 @@ use super::target::{TargetConnector, TargetUrl};
 use crate::capture::recorder::PROBE_HEADER;
 use crate::net::io::TimestampedIo;
 
-/// What is asked for.
 pub(super) struct FetchRequest<'a> {
-    /// The server; its base is no part of the path here.
+    /// The server. Its base path is not applied.
     pub(super) target: &'a TargetUrl,
     pub(super) path: &'a str,
     pub(super) accept: &'static str,
-    /// Further header lines, as (name, value). They may hold credentials.
+    /// Additional header lines, as (name, value). They may hold credentials.
     pub(super) fields: &'a [(String, String)],
-    /// JSON to be posted; without it the page is fetched.
+    /// JSON body of a POST; `None` sends a GET.
     pub(super) body: Option<Vec<u8>>,
 }
 
-/// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchError {
     #[error("cannot connect: {0}")]
@@ -44,7 +42,8 @@ pub(super) enum FetchError {
     TooLarge(usize),
 }
 
-/// Asks on a connection of its own, within a `LocalRuntime`; the body of an answer of success, of `most` bytes at most.
+/// Sends the request on a new connection and returns the body of a successful response, of at most `most` bytes. It
+/// needs a `LocalRuntime`.
 pub(super) async fn fetch(
     connector: &TargetConnector,
     question: FetchRequest<'_>,
@@ -54,7 +53,7 @@ pub(super) async fn fetch(
     let broken = |error: hyper::Error| FetchError::Connection(error.into());
     let io = TokioIo::new(TimestampedIo::new(io, Vec::new(), Rc::default()));
     let (mut sender, connection) = handshake::<_, Full<Bytes>>(io).await.map_err(broken)?;
-    // Ends with this, whatever becomes of the answer.
+    // Dropping the set stops the connection task on every path.
     let mut driven = JoinSet::new();
     driven.spawn_local(connection);
     let (head, body) = sender.send_request(question.into_http()).await.map_err(broken)?.into_parts();
@@ -84,7 +83,7 @@ impl FetchRequest<'_> {
         let method = if self.body.is_some() { Method::POST } else { Method::GET };
         let mut request = Request::new(Full::from(self.body.unwrap_or_default()));
         *request.method_mut() = method;
-        // A path of a URL is one of a request.
+        // A path from a parsed URL is valid in a request.
         *request.uri_mut() = self.path.parse().unwrap_or_default();
         for (name, value) in own.into_iter().chain(json).chain(given) {
             let name: HeaderName = name;

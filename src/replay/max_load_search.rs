@@ -1,91 +1,91 @@
-//! The highest level of load that keeps its goals: which to measure next, from what was measured. Pure.
+//! Searches the highest load level that meets its criteria: each step follows from the trials so far. Pure.
 //!
-//! # The way
-//! Levels double until one is missed, and halve where the first is; then the space between the highest that was met and
-//! the lowest that was missed is halved, in its logarithm, until they are [`CLOSE`] to each other. What is left below is
-//! measured once more for longer, and is the answer if it is met again; if not, the search goes on below it.
+//! # Algorithm
+//! Levels double until one misses, or halve if the first misses. Then the search bisects on a logarithmic scale between
+//! the highest level met and the lowest level missed, until their ratio is at most [`MAX_LEVEL_RATIO`]. The highest
+//! level met then runs once more for longer. If it passes, it is the result; otherwise the search continues below it.
 //!
 //! # Confidence
-//! Counts of all trials of a level are added up and judged by [`kept`]. A level of which that leaves in doubt whether it
-//! is met is measured again, up to [`TRIES`] times; then what was seen decides, and the answer says so. While levels
-//! still double, one that looks met is met: a mistake there is found when it comes to the answer.
-//! A level at which more and more requests were in flight is missed, whatever its latencies were: they depend on how long
-//! it lasted. A trial that is not valid says nothing about the server and is made again; a level of which [`TRIES`] are
-//! not valid is more than this machine can send, and missed too.
+//! The counts of all trials at a level are summed and judged by [`kept`]. An inconclusive level runs again, at most
+//! [`MAX_TRIALS_PER_LEVEL`] times in total; then the observed share decides, and the result is marked as not confident.
+//! While levels still double, a level that looks met counts as met: the final trial reveals a mistake. A level with
+//! growing concurrency is missed whatever its latencies, because these depend on the trial's duration. An invalid trial
+//! says nothing about the server and is repeated. After [`MAX_TRIALS_PER_LEVEL`] invalid trials this machine cannot
+//! send the level, and it is missed too.
 //!
-//! What was measured decides everything, so a search that was stopped goes on from its trials.
+//! The trials are the only state, so an interrupted search resumes from them.
 
 use crate::measure::slo::criteria::{CriterionVerdict, ObservedShare, kept};
 
-/// How close, as a ratio, the lowest level missed is to the highest met at the end.
+/// Largest ratio of the lowest level missed to the highest level met in a final result.
 pub const MAX_LEVEL_RATIO: f64 = 1.05;
-/// How often a level in doubt is measured.
+/// Trials at a level that stays inconclusive.
 pub const MAX_TRIALS_PER_LEVEL: usize = 3;
-/// How far below the first level one is looked for.
+/// Lower limit of the search, as a fraction of the first level.
 const MIN_START_FRACTION: f64 = 1.0 / 1_024.0;
-/// Measurements after which a search ends as it is.
+/// The search stops after this many trials.
 const MAX_TRIALS: usize = 64;
 
-/// What is looked for.
+/// A search's parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MaxLoadSearch {
     /// The first level.
     pub start: f64,
-    /// No level is above.
+    /// Upper limit of all levels.
     pub max_level: f64,
     /// Whether levels are whole numbers.
     pub integer_levels: bool,
 }
 
-/// One measurement of a level.
+/// One trial at a level.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LevelTrial {
-    /// The level.
+    /// The load level.
     pub level: f64,
-    /// What was seen of each goal.
+    /// The observed share for each criterion.
     pub seen: Vec<ObservedShare>,
-    /// More and more requests were in flight.
+    /// Concurrency kept growing.
     pub saturated: bool,
-    /// It was sent as it should be.
+    /// The load was sent as planned.
     pub valid: bool,
-    /// It was the long one.
+    /// This was the long final trial.
     pub sustained: bool,
 }
 
-/// What to do next.
+/// The next action.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SearchStep {
-    /// Measure this level.
+    /// Run a trial at this level.
     Measure(f64),
-    /// Measure it for longer.
+    /// Run the long trial at this level.
     Sustain(f64),
-    /// It is over.
+    /// The search has ended.
     End(SearchResult),
 }
 
-/// What was found.
+/// A search's result.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SearchResult {
-    /// The highest level that was met, for long.
+    /// The highest level met in the long trial.
     pub met: Option<f64>,
-    /// The lowest level above it that was missed; `None` where no higher one was allowed.
+    /// The lowest level missed above `met`; `None` if `max_level` was met.
     pub missed: Option<f64>,
-    /// Whether the counts leave no doubt about `met`.
+    /// Whether the counts are conclusive for `met`.
     pub confident: bool,
 }
 
-/// What is known of one level.
+/// All trials of one level, combined.
 #[derive(Clone, Debug)]
 struct LevelStats {
     level: f64,
-    /// Valid ones.
+    /// Valid trials.
     trials: usize,
     sustained: bool,
     verdict: CriterionVerdict,
 }
 
 impl MaxLoadSearch {
-    /// What to do next.
+    /// Decides the next action from all trials so far.
     pub fn next(&self, trials: &[LevelTrial]) -> SearchStep {
         let known = level_stats(trials);
         let missed = known.iter().filter(|known| known.is_missed()).map(|known| known.level).min_by(f64::total_cmp);
@@ -121,19 +121,20 @@ impl MaxLoadSearch {
 
     fn midpoint(&self, met: f64, missed: f64) -> Option<f64> {
         let middle = self.round_level((met * missed).sqrt()).filter(|_| missed / met > MAX_LEVEL_RATIO)?;
-        // The whole number below the middle of 11 and 13 is 11.
+        // Rounding down would return 11 again as the middle of 11 and 13.
         let middle = if self.integer_levels { middle.max(met + 1.0) } else { middle };
         (met < middle && middle < missed).then_some(middle)
     }
 
-    /// A level as it can be asked for: three significant figures, or a whole number. `None` below the lowest.
+    /// Rounds to a level that can be requested: three significant figures, or a whole number. `None` below the lower
+    /// limit.
     fn round_level(&self, level: f64) -> Option<f64> {
         let level = level.min(self.max_level);
         if self.integer_levels {
             return Some(level.floor()).filter(|level| *level >= 1.0);
         }
         let scale = 10_f64.powf(2.0 - level.log10().floor());
-        // Divided where the scale is a whole number, so that 0.7 is the double nearest to it.
+        // Division by a whole scale returns the double nearest to 0.7; multiplication may not.
         let rounded =
             if scale >= 1.0 { (level * scale).round() / scale } else { (level * scale).round() * scale.recip() };
         Some(rounded).filter(|level| *level >= self.start * MIN_START_FRACTION)
@@ -159,7 +160,6 @@ impl LevelStats {
     }
 }
 
-/// Every level that was measured, with all its trials together.
 fn level_stats(trials: &[LevelTrial]) -> Vec<LevelStats> {
     let mut levels: Vec<f64> = trials.iter().map(|trial| trial.level).collect();
     levels.sort_by(f64::total_cmp);
@@ -179,7 +179,7 @@ fn level_stats(trials: &[LevelTrial]) -> Vec<LevelStats> {
     levels.into_iter().map(of).collect()
 }
 
-/// The worst of all goals.
+/// The worst verdict over all criteria.
 fn worst(trials: &[&LevelTrial]) -> CriterionVerdict {
     let goals = trials.iter().map(|trial| trial.seen.len()).min().unwrap_or(0);
     let mut worst = CriterionVerdict::Yes;
@@ -209,7 +209,7 @@ mod tests {
         LevelTrial { level, seen, saturated: false, valid: true, sustained: false }
     }
 
-    /// Searches where exactly the levels up to `limit` are met, and gives all steps.
+    /// Searches where exactly the levels up to `limit` are met; returns all levels and the result.
     fn searched(search: MaxLoadSearch, limit: f64) -> (Vec<f64>, SearchResult) {
         let (mut trials, mut levels) = (Vec::new(), Vec::new());
         loop {
@@ -311,7 +311,7 @@ mod tests {
             trials_of_all += trials.len();
             let (met, missed) = (found.met.unwrap(), found.missed.unwrap());
             assert!(missed / met <= MAX_LEVEL_RATIO * 1.01, "{met} {missed}");
-            // What 95 % means can itself be told only to within the noise: a step on either side of the interval.
+            // The level of 95 % is itself known only to within the noise: one step either side of the interval.
             right += u32::from(met / MAX_LEVEL_RATIO <= 20.0 && 20.0 <= missed * MAX_LEVEL_RATIO);
         }
         assert!(right >= 190, "{right} of 200");

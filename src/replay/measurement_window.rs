@@ -1,12 +1,12 @@
-//! Which sends count, by their planned time: what is before is warm-up, what is after cool-down.
+//! The measurement window selects requests by their planned time: earlier ones are warm-up, later ones cool-down.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::measure::time::{Gap, Window};
 
-/// See the module. Of a closed load nobody knows before when so many requests have been sent: its window opens with the
-/// first after them, and until then every send is warm-up.
+/// A measurement window. In a closed loop the time of the N-th send is unknown in advance. The window then opens with
+/// the first send after the warm-up requests; until then every send is warm-up.
 #[derive(Clone, Debug, Default)]
 pub struct MeasurementWindow {
     window: Window,
@@ -26,19 +26,19 @@ impl From<Window> for MeasurementWindow {
 }
 
 impl MeasurementWindow {
-    /// What is sent after so many requests, and planned before `to`.
+    /// Opens after this many requests and ends at the planned time `to`.
     pub fn after_requests(requests: u64, to: Option<u64>) -> Self {
         let opens = DeferredStart { requests, from: AtomicU64::new(u64::MAX) };
         Self { window: Window { from: 0, to }, deferred: Some(Arc::new(opens)) }
     }
 
-    /// The window, as far as it is known now.
+    /// The window as known so far.
     pub fn window(&self) -> Window {
         let from = self.deferred.as_ref().map_or(self.window.from, |opens| opens.from.load(Relaxed));
         Window { from, ..self.window }
     }
 
-    /// One is sent that was planned then, after so many others.
+    /// Records a send planned at this time; `others` requests were sent before it.
     pub(super) fn record_send(&self, planned: Gap, others: u64) {
         if let Some(opens) = self.deferred.as_ref().filter(|opens| opens.requests == others) {
             opens.from.store(planned.as_nanos(), Relaxed);

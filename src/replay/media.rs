@@ -1,10 +1,9 @@
-//! Images and sound in the place of captured ones: the same kind, dimensions and size, and nothing to see or hear. Pure,
-//! and alike in every process.
+//! Synthesizes images and audio in place of captured ones: same kind, dimensions and size, without content. Pure, and
+//! deterministic across processes.
 //!
-//! An image is a grey PNG of the captured width and height, whose first pixels are drawn from its row: servers keep the
-//! work of images that they have seen, and no two are to be the same. It is filled up to the captured bytes with a chunk
-//! that decoders pass over; where the captured file was smaller than such a PNG can be, it is larger than that. Sound is
-//! a WAV of 16,000 samples a second, as long as its bytes make it.
+//! An image is a grey PNG of the captured width and height. Its first pixels are random per row, because servers cache
+//! the embeddings of images they have seen. A chunk that decoders skip pads it to the captured size; a PNG that is
+//! already larger stays larger. Audio is a WAV at 16,000 samples per second whose duration follows from its bytes.
 
 use std::io::{self, Write as _};
 
@@ -17,31 +16,31 @@ use rand::Rng as _;
 use crate::capture::row::{PartKind, PromptPart};
 use crate::trace::rng::rng;
 
-/// Width and height where nothing is known: what many models scale images to.
+/// Width and height if the capture has none: the size to which many models scale images.
 const DEFAULT_SIZE_PIXELS: (u32, u32) = (512, 512);
-/// The greatest width and height. A trace may say anything.
+/// Limit on width and height: a trace is untrusted.
 const MAX_SIDE_PIXELS: u32 = 8_192;
-/// The most bytes of a part.
+/// Limit on one part, in bytes.
 const MAX_PART_BYTES: u64 = 32 << 20;
-/// Bytes of sound of which nothing is known: one second.
+/// Audio without a captured size: one second.
 const DEFAULT_AUDIO_BYTES: u64 = 44 + 2 * SAMPLE_RATE_HZ as u64;
 const SAMPLE_RATE_HZ: u32 = 16_000;
-/// Pixels that are drawn.
+/// Random pixels at the start of an image.
 const RANDOM_PIXELS: usize = 16;
 
-/// A part of a prompt as it is sent.
+/// A synthesized part of a prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Media {
-    /// What it is.
+    /// Image or audio.
     pub kind: PartKind,
-    /// Its media type.
+    /// Media type.
     pub mime: &'static str,
-    /// Its bytes, in base64.
+    /// The content in base64.
     pub base64: String,
 }
 
 impl Media {
-    /// What is sent for a captured part; `None` of kinds that are not made.
+    /// Synthesizes a captured part; `None` for kinds that are not supported.
     pub fn synthesize(part: &PromptPart, seed: u64) -> Option<Self> {
         let (mime, bytes) = match part.kind {
             PartKind::Image => {
@@ -53,26 +52,26 @@ impl Media {
         Some(Self { kind: part.kind, mime, base64: STANDARD.encode(bytes) })
     }
 
-    /// As a `data:` URL.
+    /// The part as a `data:` URL.
     pub fn url(&self) -> String {
         format!("data:{};base64,{}", self.mime, self.base64)
     }
 }
 
-/// An image of this width and height, and of so many bytes if it can have them.
+/// Encodes a PNG of this width and height, padded to `bytes` if it is smaller.
 fn png((width, height): (u32, u32), bytes: u64, seed: u64) -> Vec<u8> {
     let (width, height) = (width.clamp(1, MAX_SIDE_PIXELS), height.clamp(1, MAX_SIDE_PIXELS));
     let mut out = b"\x89PNG\r\n\x1a\n".to_vec();
     let mut header = [width.to_be_bytes(), height.to_be_bytes()].concat();
-    // Eight bits of grey; the one compression, filter and order that there are.
+    // 8-bit greyscale; compression, filter and interlace methods 0.
     header.extend([8, 0, 0, 0, 0]);
     chunk(&mut out, b"IHDR", &header);
-    // Writing to memory does not fail.
+    // Writing to memory cannot fail.
     chunk(&mut out, b"IDAT", &pixels(width as usize, height, seed).unwrap_or_default());
     const CHUNK_OVERHEAD_BYTES: u64 = 12;
     let missing = bytes.min(MAX_PART_BYTES).saturating_sub(out.len() as u64 + CHUNK_OVERHEAD_BYTES);
     if missing >= CHUNK_OVERHEAD_BYTES {
-        // Its letters' cases say: not needed, nobody's standard, safe to copy.
+        // The case of its letters marks the chunk as ancillary, private and safe to copy.
         chunk(&mut out, b"paDd", &vec![0; usize::try_from(missing - CHUNK_OVERHEAD_BYTES).unwrap_or(0)]);
     }
     chunk(&mut out, b"IEND", &[]);
@@ -84,7 +83,7 @@ fn pixels(width: usize, height: u32, seed: u64) -> io::Result<Vec<u8>> {
     rng(seed).fill_bytes(&mut drawn);
     let mut drawn = &drawn[..];
     let mut packed = ZlibEncoder::new(Vec::new(), Compression::fast());
-    // A byte for the row's filter before its pixels.
+    // Each row starts with its filter byte.
     let mut row = vec![0; width + 1];
     for _ in 0..height {
         let (now, later) = drawn.split_at(drawn.len().min(width));
@@ -106,7 +105,7 @@ fn chunk(out: &mut Vec<u8>, name: &[u8; 4], data: &[u8]) {
     out.extend_from_slice(&sum.sum().to_be_bytes());
 }
 
-/// Sound of so many bytes, to the sample; soft noise.
+/// Encodes quiet noise as a WAV of `bytes` bytes, rounded to whole samples.
 fn wav(bytes: u64, seed: u64) -> Vec<u8> {
     let samples = usize::try_from(bytes.min(MAX_PART_BYTES).saturating_sub(44) / 2).unwrap_or(0).max(1);
     let length = u32::try_from(samples * 2).unwrap_or(u32::MAX);
@@ -131,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// The chunks of a PNG, every sum checked.
+    /// Parses a PNG's chunks and checks every CRC.
     fn chunks(mut png: &[u8]) -> Vec<(String, Vec<u8>)> {
         png = png.strip_prefix(b"\x89PNG\r\n\x1a\n").unwrap();
         let mut chunks = Vec::new();

@@ -1,20 +1,21 @@
-//! Sends a trace again: the same arrivals, lengths, shared prefixes, sessions and departures, at another server.
+//! Replays a trace against another server: the same arrivals, lengths, shared prefixes, sessions and aborts.
 //!
-//! # The way of a row
-//! [`schedule`] says when it is sent, from the trace and the plan alone; [`content`](crate::trace::content) makes its
-//! prompt from block ids, of [`words`](crate::trace::words) that a tokenizer or the server's [`tokenize`] says are one
-//! token each; [`request`] puts that into the words of a dialect; `feed` has it encoded before its time, `worker` gives it
-//! a connection, `pen` writes it in the moment that it is due, `exchange` reads the reply under the proxy's own
-//! [`StreamObserver`](crate::measure::observer::StreamObserver), and [`summary`] and [`output`] keep what came of it.
+//! # The path of a row
+//! [`schedule`] computes its send time from the trace and the plan alone. [`prompt_text`](crate::trace::prompt_text)
+//! makes its prompt from block ids, with words from [`vocabulary`](crate::trace::vocabulary) that a tokenizer or the
+//! server's [`tokenize`] reports as one token each. [`request_template`] puts the prompt into a dialect's request.
+//! `feeder` encodes it ahead of time, `worker` assigns a connection, `paced_writer` writes it when it is due, and
+//! `exchange` reads the response under the proxy's own [`StreamObserver`](crate::measure::observer::StreamObserver).
+//! [`summary`] and [`output`] keep the result.
 //!
-//! What servers say of themselves is asked for before by [`engine`], and meanwhile by [`scrape`], on a thread of its own.
-//! [`search`] looks for the highest level of load that keeps its goals, from what runs at other levels came to.
+//! [`server_info`] queries the servers before the run. [`scrape`] scrapes their metrics during the run on its own
+//! thread. [`max_load_search`] finds the highest load level that meets its criteria, from the results at other levels.
 //!
-//! # Open is open
-//! A moment that is planned stays planned. A server that stalls makes requests pile up in flight and latencies grow, as
-//! it would with users; it never makes the next request later. Every record has the planned moment and the real one.
+//! # Open loop
+//! A planned send time never moves. If a server stalls, requests in flight and latencies grow, as with real users;
+//! later requests are not delayed. Every record holds the planned and the actual time.
 //!
-//! What it is not: it retries nothing, and keeps no text of a reply.
+//! The replay does not retry requests and does not store response text.
 
 mod collector;
 mod conversation;

@@ -1,5 +1,5 @@
-//! Where the rows of a run go: to whoever counts them, and into the directory that it leaves. There are `run.json`, which
-//! says what was done and what came of it, and `records.jsonl.zst`, one row per request.
+//! A run's output: a callback for each row, and a directory with `run.json` (the run and its results) and
+//! `records.jsonl.zst` (one row per request).
 
 use std::fs::{self, File};
 use std::io;
@@ -11,41 +11,41 @@ use crate::capture::reader::{RECORDS_FILE, RUN_FILE};
 use crate::capture::row::{SOURCE, TraceEntry, TraceHeader};
 use crate::capture::writer::TraceWriter;
 
-/// Takes the rows of a run as requests end, on a thread of its own.
+/// Receives each row as its request ends, on the collector thread.
 pub type RowCallback = Box<dyn FnMut(TraceEntry) + Send>;
 
-/// Where a result goes.
+/// The outputs of a run.
 #[derive(Default)]
 pub struct RunOutput {
     folder: Option<(PathBuf, TraceHeader)>,
     row_callback: Option<RowCallback>,
 }
 
-/// A result that is being written.
+/// An open output.
 pub(super) struct RunWriter {
     rows: Option<TraceWriter<File>>,
     row_callback: Option<RowCallback>,
 }
 
 impl RunOutput {
-    /// Into a folder, which is made if it is not there. `header` is the trace's.
+    /// Writes into a folder, and creates it if necessary. `header` is the trace's.
     ///
     /// # Errors
-    /// When it cannot be made, or holds a result already.
+    /// The folder cannot be created, or already holds a result.
     pub fn new(folder: &Path, header: TraceHeader) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
         let refused = |said: &str| Err(io::Error::new(io::ErrorKind::AlreadyExists, said));
         if folder.join(RUN_FILE).exists() {
             return refused("it holds a result already; name another folder");
         }
-        // What a run leaves that was killed. `report` reads it.
+        // The remains of a killed run, which `report` can read.
         if folder.join(RECORDS_FILE).exists() {
             return refused("it holds the records of a run that did not end; name another folder");
         }
         Ok(Self { folder: Some((folder.to_owned(), header)), row_callback: None })
     }
 
-    /// To this as well.
+    /// Also passes each row to this callback.
     pub fn with_row_callback(self, each: RowCallback) -> Self {
         Self { row_callback: Some(each), ..self }
     }
@@ -61,7 +61,7 @@ impl RunOutput {
 }
 
 impl RunWriter {
-    /// Who counts the rows gets them all, whatever becomes of the file.
+    /// The callback gets every row, even if the file fails.
     pub(super) fn row(&mut self, row: TraceEntry) -> io::Result<()> {
         let written = self.rows.as_mut().map_or(Ok(()), |rows| rows.write(&row));
         if let Some(each) = &mut self.row_callback {
@@ -70,7 +70,7 @@ impl RunWriter {
         written
     }
 
-    /// Has the file hold every row so far.
+    /// Flushes all rows so far to the file.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.rows.as_mut().map_or(Ok(()), TraceWriter::flush)
     }
@@ -80,10 +80,10 @@ impl RunWriter {
     }
 }
 
-/// Writes `run.json` into the folder, in one step.
+/// Writes `run.json` into the folder, atomically.
 ///
 /// # Errors
-/// What the system says.
+/// The file cannot be written.
 pub fn write_run(folder: &Path, run: &impl Serialize) -> io::Result<()> {
     let text = serde_json::to_vec_pretty(run)?;
     let unfinished = folder.join("run.json.part");

@@ -1,9 +1,9 @@
-//! The thread that writes: each request in its moment, in one system call, and nothing else.
+//! The paced writer thread writes each request when it is due, in one system call, and does nothing else.
 //!
-//! A sending thread reads replies too, and is late by what it has at hand and by what else wants its core. This one only
-//! waits and writes, so it may ask for real-time priority without taking a core from anybody. Measured with 5,000
-//! requests a second beside their server on two cores: a write by a sending thread is late by 700 to 900 µs at the 99th
-//! percentile, by a thread like this one of common priority by 1,000 µs, of real-time priority by 40 µs.
+//! A sending thread also reads responses, so other work and other threads delay its writes. This thread only waits and
+//! writes, so it can run at real-time priority without occupying a core. Measured at 5,000 requests per second beside
+//! the server on two cores, p99 write lag: 700 to 900 µs from a sending thread, 1,000 µs from this thread at normal
+//! priority, 40 µs at real-time priority.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,12 +24,12 @@ use super::timer_queue::TimerEntry;
 use crate::clock::Clock;
 use crate::measure::time::Stamp;
 
-/// See the module. All sending threads of a run share one.
+/// Queue of scheduled writes; all sending threads of a run share one.
 pub(super) struct PacedWriter {
     queue: Mutex<WriteQueue>,
-    /// Requests that wait here.
+    /// Writes in the queue.
     waiting: AtomicUsize,
-    /// There is an earlier stroke than all before, or there will be no more.
+    /// Signals a new earliest write, or the shutdown.
     changed: Condvar,
 }
 
@@ -39,36 +39,35 @@ struct WriteQueue {
     shut_down: bool,
 }
 
-/// A request that is to be written.
 struct ScheduledWrite {
     socket: OwnedFd,
     wire: WireRequest,
     result_tx: oneshot::Sender<WriteResult>,
 }
 
-/// What became of one.
 pub(super) struct WriteResult {
     pub(super) wire: WireRequest,
-    /// When its first byte was written.
+    /// Time of the first byte.
     pub(super) began: Stamp,
-    /// When its last byte was, if the socket took all.
+    /// Time of the last byte, if the socket accepted all.
     pub(super) sent: Option<Stamp>,
-    /// Bytes that the socket took; nothing where the other side had hung up before.
+    /// Bytes that the socket accepted; `None` if the peer had closed the connection.
     pub(super) bytes: Option<usize>,
 }
 
 impl PacedWriter {
-    /// A pen, its thread, which lasts until [`lift`](Self::lift), and whether that has real-time priority.
+    /// Starts the thread, which runs until [`shutdown`](Self::shutdown). The thread returns whether it has real-time
+    /// priority.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// The system cannot start a thread.
     pub(super) fn start() -> io::Result<(Arc<Self>, JoinHandle<bool>)> {
         let pen = Arc::new(Self { queue: Mutex::default(), waiting: AtomicUsize::new(0), changed: Condvar::new() });
         let thread = thread::Builder::new().name("pen".to_owned()).spawn({
             let pen = Arc::clone(&pen);
             move || {
                 let urgent = request_real_time_priority();
-                // Without priority a thread is woken up to 50 µs late unless it says otherwise, and where that is refused.
+                // At normal priority the default timer slack delays wake-ups by up to 50 µs.
                 _ = set_timerslack(1).is_ok();
                 pen.write_all();
                 urgent
@@ -77,11 +76,11 @@ impl PacedWriter {
         Ok((pen, thread))
     }
 
-    /// Has `wire` written to `socket` at `at`, of requests of one moment the lower number first. The receiver fails
-    /// where it is not, because the pen was lifted before.
+    /// Schedules a write of `wire` to `socket` at `at`; at the same time the lower number goes first. The receiver
+    /// fails if the writer shuts down before the write.
     ///
     /// # Errors
-    /// When the process is out of descriptors; the request comes back.
+    /// The process is out of file descriptors; returns the request.
     pub(super) fn enqueue(
         &self,
         at: Stamp,
@@ -89,7 +88,7 @@ impl PacedWriter {
         socket: &impl AsFd,
         wire: WireRequest,
     ) -> Result<oneshot::Receiver<WriteResult>, WireRequest> {
-        // The connection may be closed meanwhile: a number alone could be another's by then.
+        // A duplicate descriptor: the connection may close in the meantime, and another one could get its number.
         let Ok(socket) = socket.as_fd().try_clone_to_owned() else { return Err(wire) };
         let (told, written) = oneshot::channel();
         let mut strokes = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,12 +108,12 @@ impl PacedWriter {
         Ok(written)
     }
 
-    /// Requests that wait for their moment.
+    /// Writes that are not yet due.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.load(Relaxed)
     }
 
-    /// Nothing more is written.
+    /// Drops all writes that are not yet due.
     pub(super) fn shutdown(&self) {
         let mut strokes = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         strokes.shut_down = true;
@@ -153,12 +152,12 @@ impl ScheduledWrite {
         let peeked = recv(socket.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT);
         let bytes = (peeked == Err(Errno::EAGAIN)).then(|| {
             let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-            // A failure shows again when the reply is read.
+            // The read reports a failure again.
             send(socket.as_raw_fd(), &wire.bytes, flags).unwrap_or(0)
         });
         let sent = (bytes == Some(wire.bytes.len())).then(|| Clock::Monotonic.now());
         drop(socket);
-        // Whoever does not listen any more was told to stop at once.
+        // A closed receiver means that the run was stopped.
         _ = told.send(WriteResult { wire, began, sent, bytes }).is_ok();
     }
 }
@@ -185,7 +184,7 @@ mod tests {
         Clock::Monotonic.now().after(Gap::from_millis(millis))
     }
 
-    /// Has these written, by a pen that ends with them.
+    /// Writes these and shuts the writer down with the last.
     fn written(pen: &PacedWriter, socket: &TcpStream, strokes: &[(Stamp, u64, &str)]) -> Vec<WriteResult> {
         let told: Vec<_> = strokes
             .iter()

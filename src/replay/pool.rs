@@ -1,9 +1,9 @@
-//! Connections that wait for their request.
+//! Idle connections, ready for the next request.
 //!
-//! Servers hang up without saying so (llama-server after every streamed reply, uvicorn after five idle seconds), and a
-//! request that meets such a connection is lost, which would count as the server's failure. So a connection rests before
-//! it is used again, is used no more when it is old, and is looked at before it is used; and there are always some new
-//! ones for what is due next, so that nobody waits for a handshake.
+//! Servers close connections without notice: llama-server after every streamed response, uvicorn after five idle
+//! seconds. A request on such a connection is lost, and would count as the server's failure. So a used connection rests
+//! before reuse, expires after an idle limit, and is checked before use. The pool also opens connections ahead of the
+//! due requests, so that no request waits for a handshake.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -15,22 +15,22 @@ use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
 use crate::net::io::MaybeTlsStream;
 
-/// How long a used connection rests. A busy server's FIN takes milliseconds.
+/// Rest of a used connection before reuse. A busy server's FIN takes milliseconds.
 const REUSE_DELAY: Gap = Gap::from_millis(50);
-/// An idle connection is not used after this long: below uvicorn's five seconds.
+/// Idle limit: below uvicorn's keep-alive timeout of five seconds.
 const MAX_IDLE: Gap = Gap::from_millis(4_000);
-/// Handshakes at a time: more would delay the sends that are due.
+/// Limit on concurrent handshakes: more would delay the sends that are due.
 const MAX_CONCURRENT_HANDSHAKES: usize = 128;
 
-/// Which connection a request takes.
+/// The connection policy of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConnectionReuse {
-    /// Any that is idle.
+    /// Reuse any idle connection.
     #[default]
     Reuse,
-    /// One of its own.
+    /// Open a connection for each request.
     Fresh,
-    /// Its session's.
+    /// One connection per session.
     PerSession,
 }
 
@@ -39,11 +39,11 @@ struct PooledConnection {
     since: Stamp,
 }
 
-/// The idle connections to one target, of one thread.
+/// One thread's idle connections to one target.
 pub(super) struct TargetPool {
     connector: TargetConnector,
     reuse: ConnectionReuse,
-    /// Made ahead and never used, oldest first.
+    /// Opened ahead and not used yet, oldest first.
     fresh: RefCell<VecDeque<PooledConnection>>,
     /// Used before, oldest first.
     used: RefCell<VecDeque<PooledConnection>>,
@@ -63,7 +63,7 @@ impl TargetPool {
         }
     }
 
-    /// A connection that can be written to now.
+    /// Takes a connection that accepts a write now.
     pub(super) fn take(&self, session: Option<&str>, now: Stamp) -> Option<MaybeTlsStream> {
         let own = session.and_then(|session| self.by_session.borrow_mut().remove(session));
         if let Some(io) = own.and_then(|idle| usable(idle, now)) {
@@ -71,7 +71,7 @@ impl TargetPool {
         }
         loop {
             let rested = self.used.borrow().partition_point(|idle| now.since(idle.since) >= REUSE_DELAY);
-            // The one used last of those that have rested; the others get old and go.
+            // The most recently used one that has rested; older ones expire.
             let Some(idle) = rested.checked_sub(1).and_then(|at| self.used.borrow_mut().remove(at)) else { break };
             if let Some(io) = usable(idle, now) {
                 return Some(io);
@@ -85,13 +85,13 @@ impl TargetPool {
         }
     }
 
-    /// Whether there is a connection that may be used now.
+    /// Whether an idle connection may be used now.
     pub(super) fn has_ready(&self, now: Stamp) -> bool {
         let rested = |idle: &PooledConnection| now.since(idle.since) >= REUSE_DELAY;
         !self.fresh.borrow().is_empty() || self.used.borrow().front().is_some_and(rested)
     }
 
-    /// Takes back a connection whose reply was whole.
+    /// Returns a connection after a complete response.
     pub(super) fn put_back(&self, io: MaybeTlsStream, session: Option<&str>, now: Stamp) {
         let idle = PooledConnection { io, since: now };
         match (self.reuse, session) {
@@ -103,12 +103,11 @@ impl TargetPool {
         }
     }
 
-    /// A new connection.
     pub(super) async fn connect(&self) -> io::Result<MaybeTlsStream> {
         self.connector.connect().await
     }
 
-    /// Sees to it that `wanted` requests find a connection, and drops those that are too old.
+    /// Opens connections for `wanted` requests ahead of time, and drops expired ones.
     pub(super) fn preconnect(self: &Rc<Self>, wanted: usize, now: Stamp) {
         for idle in [&self.fresh, &self.used] {
             let mut idle = idle.borrow_mut();
@@ -124,7 +123,7 @@ impl TargetPool {
             self.connecting.set(self.connecting.get() + 1);
             let pool = Rc::clone(self);
             tokio::task::spawn_local(async move {
-                // A request that finds no connection makes its own, and tells why that failed.
+                // Without an idle connection a request opens its own and reports the failure.
                 if let Ok(io) = pool.connector.connect().await {
                     pool.fresh.borrow_mut().push_back(PooledConnection { io, since: Clock::Monotonic.now() });
                 }

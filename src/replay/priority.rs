@@ -1,8 +1,8 @@
-//! How the kernel schedules the threads of a run: what they ask for, and how long they wait for a core.
+//! Scheduling of a run's threads: their priorities, and their waits for a core.
 //!
-//! The thread that writes is of real-time priority and comes before everybody. What it writes comes from threads that
-//! encode requests and choose connections; beside neighbours of a high priority they would come too late to be written
-//! in time, so they ask for the highest common priority. Both need root, `CAP_SYS_NICE` or the limits `rtprio` and `nice`.
+//! The paced writer runs at real-time priority. The threads that encode requests and choose connections feed it, and
+//! busy neighbours at high priority would delay them. So they request the highest normal priority. Both need root,
+//! `CAP_SYS_NICE`, or the limits `rtprio` and `nice`.
 
 use std::fs;
 
@@ -14,31 +14,31 @@ use thread_priority::unix::{
 
 use crate::measure::time::Gap;
 
-/// Asks for the least of the real-time priorities for this thread: it comes before whatever has none.
+/// Requests the lowest real-time priority for this thread: it preempts every thread without one.
 pub(super) fn request_real_time_priority() -> bool {
     let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
     set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, policy).is_ok()
 }
 
-/// Asks for the highest common priority for this thread, which is nice -20.
+/// Requests the highest normal priority (nice -20) for this thread.
 pub(super) fn request_highest_priority() -> bool {
     let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Other);
     set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Max, policy).is_ok()
 }
 
-/// What threads had of the cores.
+/// Core time of a set of threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoreTime {
-    /// How long they ran.
+    /// Time on a core.
     pub ran: Gap,
-    /// How long they were ready and had no core.
+    /// Time runnable without a core.
     pub waited: Gap,
-    /// How often they got one.
+    /// Number of time slices.
     pub timeslices: u64,
 }
 
 impl CoreTime {
-    /// Of this thread so far; `None` where the kernel does not count.
+    /// Core time of this thread so far; `None` if the kernel does not count it.
     pub(super) fn for_current_thread() -> Option<Self> {
         // "run-time waiting-time timeslices", in nanoseconds: Documentation/scheduler/sched-stats.rst.
         Self::parse(&fs::read_to_string("/proc/thread-self/schedstat").ok()?)
@@ -50,7 +50,7 @@ impl CoreTime {
         Some(Self { ran, waited, timeslices: numbers.next()? })
     }
 
-    /// The wait for a core, on average.
+    /// Mean wait for a core, per time slice.
     pub fn mean_wait(&self) -> Option<Gap> {
         self.waited.as_nanos().checked_div(self.timeslices).map(Gap::from_nanos)
     }

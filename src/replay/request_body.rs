@@ -1,4 +1,4 @@
-//! What a request's body says, dialect by dialect. Pure.
+//! Request bodies, one function per dialect. Pure.
 
 use serde_json::{Map, Value, json};
 
@@ -6,17 +6,16 @@ use super::conversation::PastTurn;
 use super::media::Media;
 use crate::capture::row::{PartKind, RequestParams};
 
-/// What is asked for.
 pub(super) struct BodySpec<'a> {
     pub(super) prompt: &'a str,
-    /// What was said before in the session.
+    /// The session's earlier turns.
     pub(super) past_turns: &'a [PastTurn],
-    /// What the prompt has besides text.
+    /// Images and audio.
     pub(super) media: &'a [Media],
     pub(super) model: Option<&'a str>,
     pub(super) params: &'a RequestParams,
     pub(super) stream: bool,
-    /// How long the reply is to be, and whether it is to be exactly that.
+    /// Planned output length in tokens; `exact` asks for exactly that.
     pub(super) output: Option<u64>,
     pub(super) exact: bool,
 }
@@ -27,7 +26,7 @@ pub(super) fn insert_some(body: &mut Map<String, Value>, key: &str, value: Optio
     }
 }
 
-/// What was said, as messages; the last of them has `content`.
+/// The earlier turns as messages; the last message has `content`.
 fn messages(ask: &BodySpec<'_>, content: impl Into<Value>) -> Option<Value> {
     let message = |role, content: Value| json!({"role": role, "content": content});
     let past = ask.past_turns.iter().flat_map(|said| {
@@ -36,7 +35,7 @@ fn messages(ask: &BodySpec<'_>, content: impl Into<Value>) -> Option<Value> {
     Some(past.chain([message("user", content.into())]).collect())
 }
 
-/// The prompt: a text, or with something besides it a list of parts, the text in front.
+/// The prompt: plain text, or with media a list of parts that starts with the text.
 fn parts(ask: &BodySpec<'_>, text: &str, part: impl Fn(&Media) -> Value) -> Value {
     match ask.media {
         [] => ask.prompt.into(),
@@ -44,7 +43,7 @@ fn parts(ask: &BodySpec<'_>, text: &str, part: impl Fn(&Media) -> Value) -> Valu
     }
 }
 
-/// What a reply follows that has to follow something: a text of any length.
+/// The schema for rows with structured output: text of any length.
 fn schema() -> Value {
     json!({
         "type": "object",
@@ -54,12 +53,12 @@ fn schema() -> Value {
     })
 }
 
-/// A tool as (name, what it does, its arguments).
+/// Placeholder tool as (name, description, arguments).
 fn tool() -> (&'static str, &'static str, Value) {
     ("look_up", "Looks something up", schema())
 }
 
-/// OpenAI's form of a tool, which Ollama took over.
+/// OpenAI's tool format, which Ollama also accepts.
 fn function_tools(ask: &BodySpec<'_>) -> Option<Value> {
     let (name, about, arguments) = tool();
     let function = json!({"name": name, "description": about, "parameters": arguments});
@@ -80,7 +79,7 @@ impl BodySpec<'_> {
         self.params.structured == Some(true)
     }
 
-    /// The least length: what is to be exact, or what was captured.
+    /// The minimum output length: the exact length, or the captured minimum.
     fn min_output_tokens(&self) -> Option<u64> {
         self.output.filter(|_| self.exact).or(self.params.min_tokens)
     }
@@ -90,13 +89,13 @@ impl BodySpec<'_> {
     }
 }
 
-/// All that was said, as one text.
+/// Earlier turns and the prompt as one text.
 fn text(ask: &BodySpec<'_>) -> Option<String> {
     let past = ask.past_turns.iter().flat_map(|said| [&*said.user, &*said.assistant]);
     Some(past.chain([ask.prompt]).collect())
 }
 
-/// What OpenAI's two generating routes have in common, with the fields that vLLM and SGLang add.
+/// Fields common to OpenAI's two generating routes, with the extensions of vLLM and SGLang.
 fn openai(body: &mut Map<String, Value>, ask: &BodySpec<'_>) {
     insert_some(body, "stream", Some(ask.stream));
     insert_some(body, "stream_options", ask.stream.then(|| json!({"include_usage": true})));
@@ -122,7 +121,7 @@ pub(super) fn openai_chat(body: &mut Map<String, Value>, ask: &BodySpec<'_>) {
 pub(super) fn openai_completions(body: &mut Map<String, Value>, ask: &BodySpec<'_>) {
     insert_some(body, "prompt", text(ask));
     openai(body, ask);
-    // Here it is a number of alternatives.
+    // In this API `logprobs` is the number of alternatives.
     insert_some(body, "logprobs", ask.params.logprobs.filter(|wanted| *wanted).map(|_| 1));
 }
 
@@ -161,7 +160,7 @@ pub(super) fn anthropic_messages(body: &mut Map<String, Value>, ask: &BodySpec<'
     );
     let format = json!({"format": {"type": "json_schema", "schema": schema()}});
     insert_some(body, "output_config", ask.structured().then_some(format));
-    // The one dialect that cannot do without.
+    // The only dialect in which the field is mandatory.
     insert_some(body, "max_tokens", Some(ask.output.unwrap_or(1_024)));
     insert_some(body, "temperature", ask.params.temperature);
 }

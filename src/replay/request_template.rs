@@ -1,9 +1,10 @@
-//! Request bodies: what a row asks for, in the words of each dialect. Pure.
+//! Request templates: a row as a request of each dialect. Pure.
 //!
-//! What a dialect can say of a row is said: the model, the stream, the lengths, the sampling parameters that change the
-//! cost, one tool where tools were offered, one schema where the output had to follow one, and images and sound in the
-//! place of those that were captured. Replies of an exact length are asked for where the dialect's servers know how
-//! (`ignore_eos`, a least number of tokens); not of those with a schema, which end where it does.
+//! A request carries every property of the row that its dialect supports: model, streaming, lengths, the sampling
+//! parameters that change the cost, one tool if tools were offered, one schema if the output was structured, and
+//! synthesized images and audio. It asks for an exact output length where the dialect's servers support that
+//! (`ignore_eos`, a minimum number of tokens). Rows with a schema are exempt, because their output ends with the
+//! schema.
 
 use serde_json::{Map, Value};
 
@@ -18,25 +19,25 @@ use crate::capture::row::{PartKind, TraceEntry};
 use crate::measure::dialect::{self, Dialect};
 use crate::trace::rng::mix;
 
-/// How a dialect's requests look.
+/// The request template of a dialect.
 #[derive(Debug)]
 pub struct RequestTemplate {
-    /// The dialect's name.
     dialect: &'static str,
     path: &'static str,
-    /// Header lines that its servers insist on.
+    /// Header lines that its servers require.
     fields: &'static [(&'static str, &'static str)],
-    /// The header line of an API key.
+    /// The header line for an API key.
     key: fn(&str) -> (&'static str, String),
-    /// Whether what was said before goes in messages with roles, to which servers add something; else it is all one text.
+    /// Whether earlier turns go into messages with roles, to which servers add tokens; otherwise all turns form one
+    /// text.
     pub(super) roles: bool,
-    /// What besides text its prompts may have.
+    /// Supported media.
     media: &'static [PartKind],
-    /// Puts the prompt and what is particular into a body.
+    /// Writes the prompt and the dialect's own fields into a body.
     body: fn(&mut Map<String, Value>, &BodySpec<'_>),
 }
 
-/// What most have in common.
+/// Values common to most dialects.
 const DEFAULT_TEMPLATE: RequestTemplate = RequestTemplate {
     dialect: "",
     path: "",
@@ -47,7 +48,7 @@ const DEFAULT_TEMPLATE: RequestTemplate = RequestTemplate {
     body: |_, _| (),
 };
 
-/// Every dialect that has a request form here.
+/// Every dialect with a request template.
 static TEMPLATES: &[RequestTemplate] = &[
     RequestTemplate {
         dialect: "openai.chat",
@@ -100,17 +101,17 @@ static TEMPLATES: &[RequestTemplate] = &[
     RequestTemplate { dialect: "ollama.generate", path: "/api/generate", body: ollama_generate, ..DEFAULT_TEMPLATE },
 ];
 
-/// The dialect of rows that name none.
+/// For rows that name no dialect.
 pub const DEFAULT_DIALECT: &str = "openai.chat";
 
-/// Hosts of public APIs, which refuse fields that they do not know.
+/// Hosts of public APIs, which reject unknown fields.
 const STRICT_API_HOSTS: [&str; 5] = ["openai.com", "azure.com", "anthropic.com", "googleapis.com", "amazonaws.com"];
 
-/// Tokens that are asked for beyond those with which a client left, where the trace does not tell its limit.
+/// Tokens requested beyond those at which a client aborted, if the trace has no limit.
 const EXTRA_OUTPUT_TOKENS: u64 = 256;
 
-/// The limit on output tokens that a row's request asks for, of each choice: a row counts those of all. A client that left
-/// would have got more than the trace has.
+/// The output token limit per choice; a row counts the tokens of all choices. For an aborted row it exceeds the
+/// recorded tokens, because the client would have received more.
 pub fn max_output_tokens(entry: &TraceEntry) -> Option<u64> {
     let (asked, choices) = (entry.params.max_tokens, entry.params.n.unwrap_or(1).max(1));
     let limit = match entry.output_tokens.map(|all| all.div_ceil(choices)) {
@@ -122,28 +123,28 @@ pub fn max_output_tokens(entry: &TraceEntry) -> Option<u64> {
     limit.map(|tokens| tokens.max(1))
 }
 
-/// Whether replies are to be as long as the trace says, whatever the model would say.
+/// Whether requests ask for an output of exactly the recorded length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExactOutput {
-    /// Everywhere but at public APIs, which refuse the fields.
+    /// Except at public APIs, which reject the fields.
     #[default]
     Auto,
     /// Always.
     On,
-    /// Never: `max_tokens` alone.
+    /// Never: only `max_tokens` is set.
     Off,
 }
 
-/// Whether this is the path of a dialect's requests, behind a prefix or not.
+/// Whether a path ends with a dialect's request path.
 pub(super) fn is_request_path(path: &str) -> bool {
     TEMPLATES.iter().any(|form| path.ends_with(form.path))
 }
 
 impl RequestTemplate {
-    /// The form of that dialect.
+    /// Finds the template of a dialect.
     ///
     /// # Errors
-    /// When it has none; the text lists those that do.
+    /// The dialect has no template; the text lists those that have one.
     pub fn named(name: &str) -> Result<&'static Self, String> {
         TEMPLATES.iter().find(|form| form.dialect == name).ok_or_else(|| {
             let known: Vec<&str> = TEMPLATES.iter().map(|form| form.dialect).collect();
@@ -154,28 +155,28 @@ impl RequestTemplate {
         })
     }
 
-    /// The dialect, as replies are read.
+    /// The dialect that reads the responses.
     pub fn dialect(&self) -> Option<&'static Dialect> {
         dialect::named(self.dialect)
     }
 
-    /// Path of a request, without the target's prefix.
+    /// Request path, without the target's prefix.
     pub fn path(&self) -> &'static str {
         self.path
     }
 
-    /// The header lines of its own, with that of an API key.
+    /// The template's header lines, and the line for an API key.
     pub fn fields(&self, key: Option<&str>) -> impl Iterator<Item = (&'static str, String)> {
         let own = self.fields.iter().map(|(name, value)| (*name, (*value).to_owned()));
         own.chain(key.map(self.key))
     }
 
-    /// Whether its prompts may have such a part.
+    /// Whether prompts support this kind of media.
     pub fn supports_media(&self, kind: PartKind) -> bool {
         self.media.contains(&kind)
     }
 
-    /// The JSON body of a row's request with this prompt, after what was said before. `seed` draws images and sound.
+    /// The JSON body of a row's request, with the earlier turns and this prompt. `seed` is for synthesized media.
     pub fn body(&self, entry: &TraceEntry, said: &[PastTurn], prompt: &str, exact: bool, seed: u64) -> Vec<u8> {
         let taken = (0..).zip(&entry.prompt.parts).filter(|(_, part)| self.supports_media(part.kind));
         let media: Vec<Media> = taken.filter_map(|(place, part)| Media::synthesize(part, mix(seed ^ place))).collect();
@@ -192,13 +193,13 @@ impl RequestTemplate {
         let mut body = Map::new();
         insert_some(&mut body, "model", ask.model);
         (self.body)(&mut body, &ask);
-        // Maps of strings and numbers cannot fail to be written.
+        // Serializing maps of strings and numbers cannot fail.
         serde_json::to_vec(&body).unwrap_or_default()
     }
 }
 
 impl ExactOutput {
-    /// Whether the target is asked for it.
+    /// Whether requests to the target ask for exact lengths.
     pub fn applies_to(self, target: &TargetUrl) -> bool {
         match self {
             Self::On => true,
@@ -208,7 +209,7 @@ impl ExactOutput {
     }
 }
 
-/// The whole HTTP request, and where its body begins. `fields` are further header lines.
+/// Encodes the HTTP request; returns its bytes and the offset of its body. `fields` are additional header lines.
 pub fn encode_http_request<N: AsRef<str>>(
     target: &TargetUrl,
     path: &str,
@@ -369,7 +370,7 @@ mod tests {
         let kinds: Vec<&str> = chat.as_array().unwrap().iter().map(|part| part["type"].as_str().unwrap()).collect();
         assert_eq!((kinds, &chat[0]["text"]), (vec!["text", "image_url", "input_audio"], &json!(" the and")));
         let url = chat[1]["image_url"]["url"].as_str().unwrap();
-        // What the capture reads from it is what was captured.
+        // A capture of this request reads back the captured values.
         let read = |data: &str| base64::Engine::decode(&base64::engine::general_purpose::STANDARD, data).unwrap();
         let png = read(url.strip_prefix("data:image/png;base64,").unwrap());
         assert_eq!((png.len(), &png[16..24]), (1_000, &[0, 0, 0, 32, 0, 0, 0, 16][..]));

@@ -1,4 +1,4 @@
-//! A reply as it comes in: its head, its body, and the gaps between its tokens.
+//! Reads a response: its head, its body, and the gaps between its tokens.
 
 use super::results::FailureReason;
 use crate::measure::observer::{ResponseHead, StreamObserver};
@@ -9,16 +9,16 @@ use crate::net::http1::head_scan::end_of_head;
 use crate::net::http1::{BodyDecoder, Framing, Head, KnownHeader};
 use crate::net::io::Arrival;
 
-/// Gaps kept for one reply; half a megabyte. What comes after is counted as lost.
+/// Limit on gaps per response (half a megabyte). Further gaps count as lost.
 const MAX_GAPS: usize = 1 << 16;
 
-/// What is kept of one reply as it comes in.
+/// The gaps of one response.
 #[derive(Default)]
 pub(super) struct ResponseGaps {
     pub(super) gaps: Vec<TokenEvent>,
-    /// Gaps that were not kept.
+    /// Gaps dropped beyond the limit.
     pub(super) lost: u64,
-    /// Reads that brought its body.
+    /// Reads that returned body bytes.
     pub(super) reads: u32,
 }
 
@@ -30,49 +30,48 @@ impl ResponseGaps {
     }
 }
 
-/// A reply as it comes in.
+/// Parser state of one response.
 #[derive(Default)]
 pub(super) struct ResponseReader {
-    /// What came of the head.
+    /// Bytes received of the head.
     inbox: Vec<u8>,
     body: Option<BodyDecoder>,
     keep_alive: bool,
-    /// The server says that it is.
+    /// The server identifies itself as simulated.
     simulated: bool,
-    /// What its text takes, where the next turn says it again.
+    /// Memory budget for the text, if the next turn repeats it.
     text_budget: Option<TextBudget>,
 }
 
 impl ResponseReader {
-    /// One whose text is kept within `said`, where that is given.
+    /// Collects the text if `said` is a budget.
     pub(super) fn new(said: Option<TextBudget>) -> Self {
         Self { text_budget: said, ..Self::default() }
     }
 
-    /// Whether the connection may be used again when it has ended.
+    /// Whether the connection is reusable after the response.
     pub(super) fn keeps_alive(&self) -> bool {
         self.keep_alive
     }
 
-    /// Whether its server says that it is simulated.
+    /// Whether the server identifies itself as simulated.
     pub(super) fn is_simulated(&self) -> bool {
         self.simulated
     }
 
-    /// Whether all of it has come.
     pub(super) fn has_ended(&self) -> bool {
         self.body.as_ref().is_some_and(BodyDecoder::is_done)
     }
 
-    /// Whether the end of its connection is its end.
+    /// Whether the connection's end marks the body's end.
     pub(super) fn ends_with_close(&self) -> bool {
         self.body.as_ref().is_some_and(BodyDecoder::ends_with_close)
     }
 
-    /// One read.
+    /// Processes the bytes of one read.
     ///
     /// # Errors
-    /// What is no answer of HTTP/1.1.
+    /// The bytes are not an HTTP/1.1 response.
     pub(super) fn read(
         &mut self,
         bytes: &[u8],
@@ -104,13 +103,13 @@ impl ResponseReader {
         let used = body.decode(rest, &mut read).map_err(|_| FailureReason::Malformed)?;
         kept.reads = kept.reads.saturating_add(brought.into());
         if used < rest.len() {
-            // More than was asked for: whose it is nobody knows.
+            // More bytes than the response: they belong to no request.
             self.keep_alive = false;
         }
         Ok(())
     }
 
-    /// Reads heads, interim ones and the final one, from the inbox.
+    /// Parses interim heads and the final head from the inbox.
     fn read_heads(&mut self, arrival: Arrival, observer: &mut StreamObserver) -> Result<(), FailureReason> {
         let mut head = Head::default();
         while let Some(end) = end_of_head(&self.inbox, 0) {

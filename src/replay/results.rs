@@ -1,4 +1,4 @@
-//! What became of each request, as a row of the result.
+//! The result of each request, and its row.
 
 use super::request_template::max_output_tokens;
 use super::schedule::ScheduledRequest;
@@ -9,29 +9,29 @@ use crate::measure::record::{CountSource, RequestRecord};
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
 
-/// Why a request got no whole answer, where the status does not say.
+/// Why a request has no complete response, if the status does not show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FailureReason {
-    /// No connection could be made.
+    /// The connection failed.
     Connect,
-    /// None could be made in time.
+    /// The connection timed out.
     ConnectTimeout,
-    /// The server closed before the reply's end.
+    /// The server closed the connection before the response's end.
     Closed,
     /// The server reset the connection.
     Reset,
-    /// The reply is not HTTP/1.1.
+    /// The response is not HTTP/1.1.
     Malformed,
-    /// It took longer than a request may.
+    /// The request timed out.
     Timeout,
-    /// The server says within the reply that it failed.
+    /// The stream contains an error event.
     ErrorEvent,
     /// The run was stopped.
     Stopped,
 }
 
 impl FailureReason {
-    /// The name under which it is counted.
+    /// The key in the result's error counts.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",
@@ -46,62 +46,62 @@ impl FailureReason {
     }
 }
 
-/// One request that was due, and its end.
+/// A request that has ended.
 #[derive(Debug)]
 pub struct CompletedRequest {
-    /// What was planned.
+    /// The planned request.
     pub scheduled: ScheduledRequest,
-    /// When it was due.
+    /// Planned send time.
     pub planned: Stamp,
-    /// A lack of slots held it back.
+    /// A lack of slots delayed it.
     pub held_back: bool,
-    /// Requests in flight when it was sent, itself left out.
+    /// Other requests in flight when it was sent.
     pub in_flight: u32,
-    /// Which target.
+    /// Index of the target.
     pub target: usize,
-    /// What it was to be; its prompt was made to have so many tokens.
+    /// The planned values; its prompt was generated for this many tokens.
     pub wanted: RequestTargets,
-    /// From the end of the answer before it in its session, where there was one.
+    /// Time since the end of the session's previous response, if any.
     pub think: Option<Gap>,
-    /// What the observer says. Its `received` is the moment of the first byte sent.
+    /// The observer's record. Its `received` is the time of the first byte sent.
     pub record: RequestRecord,
     /// Every gap between token events.
     pub gaps: Vec<TokenEvent>,
-    /// Gaps that were not kept.
+    /// Gaps dropped beyond the limit.
     pub lost_gaps: u64,
-    /// How long a connection was made for it; nothing where one was there.
+    /// Time spent on a new connection; zero if an idle one was used.
     pub connect_time: Gap,
-    /// Reads that brought the reply's body.
+    /// Reads that returned body bytes.
     pub reads: u32,
-    /// Why there is no whole answer.
+    /// Why the response is incomplete.
     pub failure_reason: Option<FailureReason>,
-    /// Of a later turn of a live session: whether the real answers were in its prompt.
+    /// For later turns of live sessions: whether the prompt held the real responses.
     pub verbatim_history: Option<bool>,
 }
 
 impl CompletedRequest {
-    /// How much later than planned it was sent.
+    /// Actual minus planned send time.
     pub fn lag(&self) -> Gap {
         self.record.times.received.since(self.planned)
     }
 
-    /// Time to first token, from the planned moment: what a user would have felt.
+    /// Time to first token since the planned time, as a user experiences it.
     pub fn ttft_from_planned(&self) -> Option<Gap> {
         self.record.times.first_token.map(|first| first.since(self.planned))
     }
 
-    /// From the planned moment to the end.
+    /// Duration since the planned time.
     pub fn duration_from_planned(&self) -> Gap {
         self.record.times.ended.since(self.planned)
     }
 
-    /// The ids of its blocks. Another pass over the trace has other texts, and so other ids.
+    /// The prompt's block ids. Later passes over the trace use other texts, and so other ids.
     fn blocks(&self) -> Vec<u64> {
         let (pass, ids) = (u64::from(self.scheduled.pass), self.scheduled.entry.prompt.blocks.iter());
         ids.map(|id| if pass > 0 { mix(*id, pass) } else { *id }).collect()
     }
 
-    /// The row of the result. `begin` is time zero.
+    /// The result's row. `begin` is time zero.
     pub fn row(&self, begin: Stamp, upstream: &str) -> TraceEntry {
         let (record, times) = (&self.record, &self.record.times);
         let after = |at: Stamp| at.since(times.received).as_nanos();

@@ -1,15 +1,15 @@
 //! A run: its threads, from the first row to the last record.
 //!
 //! ```text
-//! schedule -> feed thread -> sending threads -> records thread
-//!             encodes        pair, read         folds, writes rows
-//!                                 |
-//!                                pen
-//!                               writes
+//! schedule -> feeder thread -> sending threads -> collector thread
+//!             encodes          match, read        aggregates, writes rows
+//!                                   |
+//!                              paced writer
+//!                                 writes
 //! ```
 //!
-//! Each arrow is a bounded queue. The sending threads never wait for the other two, unless those are a second or 65,536
-//! records behind; then the lag says so.
+//! Each arrow is a bounded queue. The sending threads wait for the feeder only if it is a second behind, and for the
+//! collector only if it is 65,536 records behind. The lag then shows it.
 
 use std::io;
 use std::sync::mpsc::sync_channel;
@@ -38,140 +38,140 @@ use crate::measure::slo::Slos;
 use crate::measure::text_collector::TextBudget;
 use crate::measure::time::{Gap, Stamp};
 
-/// Between the start of the threads and time zero: connections are made and the first requests encoded in it.
+/// Time from the start of the threads to time zero, for the first connections and encoded requests.
 const START_DELAY: Gap = Gap::from_millis(500);
-/// Encoded requests that wait for a sending thread.
+/// Limit on encoded requests that wait for one sending thread.
 const MAX_INBOX_REQUESTS: usize = 4_096;
-/// Records that wait to be folded.
+/// Limit on records that wait for the collector.
 const MAX_QUEUED_RECORDS: usize = 65_536;
 
-/// Requests whose latencies are shown while the run goes on.
+/// Recent requests in the latencies shown during the run.
 const MAX_PROGRESS_SAMPLES: usize = 4_096;
 
-/// Is called with every record, on the thread that folds them.
+/// Receives every record, on the collector thread.
 pub type CompletionCallback = Box<dyn FnMut(&CompletedRequest) + Send>;
 
-/// What decides when a request is sent.
+/// Open or closed loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LoopMode {
-    /// The schedule.
+    /// The schedule decides when each request is sent.
     #[default]
     Open,
-    /// A slot that is free.
+    /// A request is sent when a slot is free.
     Closed,
 }
 
-/// How the turns of a session follow each other.
+/// The order of a session's turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SessionMode {
-    /// A turn waits for the answer before it, and then for the pause of the trace.
+    /// A turn waits for the previous response, and then for the trace's think time.
     #[default]
     Live,
-    /// Every turn at its own time.
+    /// Each turn is sent at its own time.
     Timed,
 }
 
-/// How a run is made.
+/// A run's configuration.
 pub struct Config {
-    /// Where requests go.
+    /// Servers under load.
     pub targets: Vec<TargetUrl>,
-    /// The client's side of TLS, if a target speaks it.
+    /// TLS client configuration, if a target uses TLS.
     pub tls: Option<Arc<ClientConfig>>,
-    /// Makes the requests.
+    /// Encodes the requests.
     pub encoder: RequestEncoder,
-    /// What decides when.
+    /// Open or closed loop.
     pub loop_mode: LoopMode,
-    /// Requests in flight at most.
+    /// Limit on requests in flight.
     pub slots: Option<Arc<Semaphore>>,
-    /// How turns follow each other.
+    /// Order of a session's turns.
     pub sessions: SessionMode,
-    /// How long sessions go on: a turn that is due later is not sent, and none after it.
+    /// Turns due later than this are not sent, nor are the session's further turns.
     pub session_time_limit: Option<Gap>,
-    /// Which connection a request takes.
+    /// Connection policy.
     pub connections: ConnectionReuse,
-    /// How long a connection may take to be made.
+    /// Timeout of a connection attempt.
     pub connect_timeout: Gap,
-    /// How long a request may take.
+    /// Timeout of a request.
     pub timeout: Gap,
-    /// Run time for each nanosecond of a pause between turns.
+    /// Run time per trace time between turns.
     pub think_time_scale: f64,
-    /// The objectives.
+    /// SLOs for goodput.
     pub slos: Arc<Slos>,
-    /// The gap that counts as a stall.
+    /// Gaps from this length on count as stalls.
     pub stall: Gap,
-    /// Sending threads.
+    /// Number of sending threads.
     pub workers: usize,
-    /// Which sends count.
+    /// Selects the measured requests.
     pub measurement_window: MeasurementWindow,
-    /// Time zero, where it is not as soon as can be.
+    /// Time zero; `None` starts as soon as possible.
     pub begin: Option<Stamp>,
 }
 
-/// What every thread of a run is told.
+/// A command to every thread of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunCommand {
-    /// Send.
+    /// Continue to send.
     Run,
-    /// The time of a closed load is over: send nothing more, and let open requests end.
+    /// The duration of a closed loop is over: send nothing more and finish open requests.
     End,
-    /// The same, before its time.
+    /// As `End`, but early.
     Drain,
-    /// Stop now.
+    /// Stop immediately.
     Halt,
 }
 
-/// Where a run stands.
+/// A run's progress.
 #[derive(Clone, Debug)]
 pub struct RunProgress {
-    /// Since time zero.
+    /// Time since time zero.
     pub age: Gap,
-    /// Rows of the schedule that have been read.
+    /// Schedule rows read so far.
     pub rows_read: u64,
-    /// Requests that have been due and sent.
+    /// Requests sent so far.
     pub sent: u64,
-    /// Requests without an end yet.
+    /// Requests that have not ended.
     pub in_flight: u32,
-    /// The counts so far, and the latencies of the last requests.
+    /// Counts so far, and latencies of recent requests.
     pub summary: ReplaySummary,
 }
 
-/// How a run ended.
+/// A run's outcome.
 #[derive(Debug)]
 pub struct RunOutcome {
-    /// The figures.
+    /// Final figures.
     pub summary: ReplaySummary,
-    /// Time zero, wall clock, in nanoseconds since 1970.
+    /// Wall-clock time zero, in nanoseconds since 1970.
     pub started_unix_ns: u64,
-    /// Requests that have been due and sent.
+    /// Requests sent.
     pub sent: u64,
-    /// Whether requests were written by a thread of real-time priority, for which the system asks for a privilege.
+    /// Whether the paced writer had real-time priority, which needs a privilege.
     pub real_time: bool,
-    /// What the sending threads had of the cores.
+    /// Core time of the sending threads.
     pub core_time: CoreTime,
-    /// Whether it was stopped before its end.
+    /// Whether a command stopped it early.
     pub stopped: bool,
-    /// What went wrong first; the figures are of what was sent until then.
+    /// The first error; the figures cover the requests sent before it.
     pub error: Option<RunError>,
 }
 
-/// Why a run broke off.
+/// Why a run failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The system gave no thread, timer or descriptor.
+    /// The system refused a thread, timer or descriptor.
     #[error("cannot send: {0}")]
     System(#[from] io::Error),
-    /// The trace cannot be read on.
+    /// The trace is unreadable.
     #[error("{0}")]
     Row(RowError),
     /// The result cannot be written.
     #[error("cannot write the result: {0}")]
     Output(io::Error),
-    /// A thread of ours panicked.
+    /// A thread panicked.
     #[error("a thread of the run panicked")]
     Panicked,
 }
 
-/// A run that goes on.
+/// A run in progress.
 pub struct ReplayRun {
     begin: Stamp,
     command_tx: watch::Sender<RunCommand>,
@@ -184,10 +184,11 @@ pub struct ReplayRun {
 }
 
 impl ReplayRun {
-    /// Starts to send what `schedule` gives; it is called on the thread that reads it. Rows of the result go to `output`.
+    /// Starts to send the requests of `schedule`, which is called on the feeder thread. Rows of the result go to
+    /// `output`.
     ///
     /// # Errors
-    /// When the system gives no threads.
+    /// The system cannot start a thread.
     pub fn start<S>(
         config: Config,
         schedule: impl FnOnce() -> Result<S, RowError> + Send + 'static,
@@ -199,10 +200,10 @@ impl ReplayRun {
         Self::start_watched(config, schedule, output, None)
     }
 
-    /// The same, and somebody is told of every record.
+    /// Starts a run as [`start`](Self::start) does, and passes every record to a callback.
     ///
     /// # Errors
-    /// When the system gives no threads.
+    /// The system cannot start a thread.
     pub fn start_watched<S>(
         config: Config,
         schedule: impl FnOnce() -> Result<S, RowError> + Send + 'static,
@@ -212,10 +213,10 @@ impl ReplayRun {
     where
         S: Iterator<Item = Result<ScheduledRequest, RowError>>,
     {
-        // Threads begin with the priority of the one that makes them. A new one that had to ask for its own would first
-        // wait for a core, and time zero would pass meanwhile.
+        // New threads inherit their creator's priority. A thread that requested its own would first wait for a core,
+        // and time zero would pass in the meantime.
         let starter = thread::Builder::new().name("start".to_owned()).spawn(move || {
-            // Without it the threads are as all others are.
+            // If the system refuses, the threads run at normal priority.
             _ = request_highest_priority();
             Self::start_threads(config, schedule, output, watcher)
         })?;
@@ -288,7 +289,7 @@ impl ReplayRun {
         })
     }
 
-    /// Its counts, which go on.
+    /// Live counters, shared with the run's threads.
     pub fn counters(&self) -> Arc<RunCounters> {
         Arc::clone(&self.counters)
     }
@@ -298,7 +299,7 @@ impl ReplayRun {
         self.begin
     }
 
-    /// Where it stands.
+    /// A snapshot of the progress.
     pub fn progress(&self) -> RunProgress {
         let summary =
             self.accumulator.lock().unwrap_or_else(PoisonError::into_inner).summary(Some(MAX_PROGRESS_SAMPLES));
@@ -311,22 +312,22 @@ impl ReplayRun {
         }
     }
 
-    /// How long ago time zero was.
+    /// Time since time zero.
     pub fn age(&self) -> Gap {
         Clock::Monotonic.now().since(self.begin)
     }
 
-    /// Gives an order.
+    /// Sends a command to every thread.
     pub fn send_command(&self, order: RunCommand) {
         self.command_tx.send_replace(order);
     }
 
-    /// Whether everything has ended.
+    /// Whether the feeder and the collector have ended.
     pub fn is_over(&self) -> bool {
         self.collector.is_finished() && self.feeder.is_finished()
     }
 
-    /// Waits for the end, and gives the result.
+    /// Waits for the end and returns the outcome.
     pub fn finish(self) -> RunOutcome {
         let fed = self.feeder.join().unwrap_or(Err(RunError::Panicked));
         let mut worked = Ok(());

@@ -1,7 +1,7 @@
-//! When each row of a trace is sent: from the trace and the plan, and from nothing else. Pure.
+//! The schedule computes each row's send time from the trace and the plan alone. Pure.
 //!
-//! Rows stream through: window, passes of a loop, time stretched, shard. A moment that comes out never
-//! depends on how a server answers.
+//! Rows stream through four steps: time window, loop passes, time scaling, sharding. A planned time never depends on a
+//! server's responses.
 
 use crate::capture::row::TraceEntry;
 use crate::measure::slo::glob;
@@ -9,30 +9,30 @@ use crate::measure::time::Gap;
 use crate::trace::prompt_text::PromptRow;
 use crate::trace::rng::name_hash;
 
-/// Why a row cannot be had.
+/// Why a row cannot be read.
 pub type RowError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The rows of a trace, in the order of their times.
+/// A trace's rows in order of time.
 pub type TraceRows = Box<dyn Iterator<Item = Result<TraceEntry, RowError>>>;
 
-/// What is sent of a trace, and how fast.
+/// Which rows are sent, and how fast.
 #[derive(Clone, Debug)]
 pub struct ReplayPlan {
-    /// Run time for each nanosecond of trace time: 0.2 is five times as fast.
+    /// Run time per trace time: 0.2 is five times as fast.
     pub stretch: f64,
-    /// Where in the trace to begin.
+    /// Start of the window, in trace time.
     pub from: Gap,
-    /// Where in the trace to end.
+    /// End of the window, in trace time.
     pub to: Option<Gap>,
-    /// How long sends go on, in run time.
+    /// Limit on send times, in run time.
     pub duration: Option<Gap>,
-    /// Begin again at the trace's end, until `duration`.
+    /// Restart at the trace's end, until `duration`.
     pub repeat: bool,
-    /// Which part of the sends is ours.
+    /// This process's share of the sends.
     pub shard: Shard,
-    /// What models are called at the target.
+    /// Renames models for the target.
     pub models: ModelMapping,
-    /// Decides what is drawn.
+    /// Seed of all random draws.
     pub seed: u64,
 }
 
@@ -51,12 +51,12 @@ impl Default for ReplayPlan {
     }
 }
 
-/// One part of several that share a trace.
+/// One of several processes that share a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// Which, from 0.
+    /// From 0.
     pub index: u64,
-    /// Of how many.
+    /// Number of shards.
     pub count: u64,
 }
 
@@ -67,74 +67,74 @@ impl Default for Shard {
 }
 
 impl Shard {
-    /// Whether a row is of this part. A session is whole in one part, rows without one go round.
+    /// Whether a row belongs to this shard. A session stays in one shard; rows without a session alternate.
     fn contains(self, number: u64, entry: &TraceEntry) -> bool {
         self.count == 1 || entry.session.as_deref().map_or(number, name_hash) % self.count == self.index
     }
 }
 
-/// New names of models: the first pattern that fits counts.
+/// Renames models by pattern; the first match applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelMapping(Vec<(String, String)>);
 
 impl ModelMapping {
-    /// These, as (pattern, name).
+    /// Takes (pattern, name) pairs.
     pub fn new(names: Vec<(String, String)>) -> Self {
         Self(names)
     }
 
-    /// The name at the target. A row that names no model fits `*`.
+    /// The model's name at the target. A row without a model matches `*`.
     pub fn rename(&self, model: Option<&str>) -> Option<String> {
         let renamed = self.0.iter().find(|(pattern, _)| glob(pattern, model.unwrap_or_default()));
         renamed.map_or_else(|| model.map(str::to_owned), |(_, name)| Some(name.clone()))
     }
 }
 
-/// One send.
+/// A planned request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScheduledRequest {
-    /// When, from the run's start.
+    /// Planned time since the run's start.
     pub at: Gap,
-    /// Which row of the trace, over all passes and shards.
+    /// Row number over all passes and shards.
     pub number: u64,
-    /// Which pass over the trace, from 0.
+    /// Pass over the trace, from 0.
     pub pass: u32,
-    /// What.
+    /// The trace's row.
     pub entry: TraceEntry,
 }
 
 impl ScheduledRequest {
-    /// The row that its prompt is made for.
+    /// The row for which the prompt is generated.
     pub fn row(&self) -> PromptRow<'_> {
         PromptRow { entry: &self.entry, number: self.number, pass: self.pass }
     }
 }
 
-/// The sends of a plan, in order. See the module.
+/// Iterates over the planned requests of a plan, in order.
 pub struct Schedule<O> {
     plan: ReplayPlan,
     open: O,
     rows: TraceRows,
-    /// First and last time of this pass, and its rows.
+    /// First time, last time and row count of this pass.
     pass_bounds: Option<(u64, u64, u64)>,
     pass: u32,
-    /// Where this pass begins, in trace time.
+    /// Start of this pass, in trace time.
     offset: u64,
     number: u64,
     ended: bool,
 }
 
 impl<O: FnMut() -> Result<TraceRows, RowError>> Schedule<O> {
-    /// The sends of the trace that `open` opens, once for each pass.
+    /// Schedules the trace that `open` opens, once per pass.
     ///
     /// # Errors
-    /// What `open` says.
+    /// `open` fails.
     pub fn new(plan: ReplayPlan, mut open: O) -> Result<Self, RowError> {
         let rows = open()?;
         Ok(Self { plan, open, rows, pass_bounds: None, pass: 0, offset: 0, number: 0, ended: false })
     }
 
-    /// The next row inside the window, its time from the window's start.
+    /// The next row inside the window, with its time relative to the window's start.
     fn next_in_window(&mut self) -> Result<Option<TraceEntry>, RowError> {
         for entry in self.rows.by_ref() {
             let mut entry = entry?;
@@ -147,7 +147,7 @@ impl<O: FnMut() -> Result<TraceRows, RowError>> Schedule<O> {
         Ok(None)
     }
 
-    /// The next row of this pass or of the next, in trace time.
+    /// The next row of this pass or the next pass, in trace time.
     fn next_looped(&mut self) -> Result<Option<TraceEntry>, RowError> {
         loop {
             if let Some(entry) = self.next_in_window()? {
@@ -158,7 +158,7 @@ impl<O: FnMut() -> Result<TraceRows, RowError>> Schedule<O> {
             let Some((first, last, rows)) = self.pass_bounds.take().filter(|_| self.plan.repeat) else {
                 return Ok(None);
             };
-            // The next pass begins as long after the last row as rows are apart on average.
+            // The gap between two passes is the mean gap between rows.
             let pause = (last - first).checked_div(rows.saturating_sub(1)).unwrap_or(0).max(1_000);
             self.offset = self.offset.saturating_add(last - first).saturating_add(pause);
             self.pass += 1;
@@ -200,9 +200,9 @@ impl<O: FnMut() -> Result<TraceRows, RowError>> Iterator for Schedule<O> {
     }
 }
 
-/// A length of trace time in run time.
+/// Scales a trace duration to run time.
 pub fn scale_time(nanos: u64, stretch: f64) -> Gap {
-    // Whole nanoseconds are kept where nothing is stretched: a double has 53 bits.
+    // Unscaled times stay exact: an `f64` has only 53 bits of precision.
     Gap::from_nanos(if stretch == 1.0 { nanos } else { (nanos as f64 * stretch).round() as u64 })
 }
 

@@ -1,8 +1,8 @@
-//! What a server says of itself before a run: its version, its model, and the settings that figures depend on.
+//! Queries the servers before a run: version, model, and settings that affect the figures.
 //!
-//! Every server is asked for every page of `PAGES`; those that it does not have, it does not have. Of a page only the
-//! fields that stand there are kept, and of these only numbers, truth values and short texts: beside them stand keys
-//! (SGLang's `api_key`) and texts (llama.cpp's chat template). A page that does not come in time stops nothing.
+//! Every server is asked for every page of `PAGES`, and pages that it lacks are skipped. Only the listed fields are
+//! kept, and of these only numbers, booleans and short texts: the pages also contain keys (SGLang's `api_key`) and long
+//! texts (llama.cpp's chat template). A page that times out stops nothing.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,18 +16,18 @@ use super::target::{TargetConnector, TargetUrl};
 use crate::clock::Clock;
 use crate::measure::time::Gap;
 
-/// How long servers may take, all pages of all together: what a run waits for one that is slow, at most.
+/// Timeout of all pages of all servers together: the longest delay of a run's start.
 const FETCH_TIMEOUT: Gap = Gap::from_millis(1_000);
-/// The largest page. SGLang's tells of every scheduler.
+/// Page size limit. SGLang's page lists every scheduler.
 const MAX_PAGE_BYTES: usize = 1 << 20;
-/// Characters of a text that is kept: a model's path, a version.
+/// Length limit of a text field, such as a model path or a version.
 const MAX_TEXT_CHARS: usize = 200;
 
-/// Pages, each with the places of the fields that are kept. A field is called by the last part of its place.
+/// Pages and the JSON pointers of the fields to keep. A field's name is the last segment of its pointer.
 const PAGES: [(&str, &[&str]); 7] = [
     // vLLM
     ("/version", &["/version"]),
-    // vLLM, SGLang, llama.cpp: of the first model, which is the one that is served where there is one
+    // vLLM, SGLang, llama.cpp: the first model, which is usually the only one
     (
         "/v1/models",
         &[
@@ -42,7 +42,7 @@ const PAGES: [(&str, &[&str]); 7] = [
             "/data/0/meta/size",
         ],
     ),
-    // SGLang, and as it was called before
+    // SGLang, with the path of older versions
     ("/server_info", SGLANG_FIELDS),
     ("/get_server_info", SGLANG_FIELDS),
     // llama.cpp
@@ -108,13 +108,13 @@ const SGLANG_FIELDS: &[&str] = &[
     "/speculative_num_steps",
 ];
 
-/// What one server says: fields by page.
+/// One server's fields by page.
 pub type ServerInfo = BTreeMap<&'static str, Map<String, Value>>;
 
-/// Asks each of these servers, and gives their answers in the same order.
+/// Queries each server; returns the responses in the same order.
 ///
 /// # Errors
-/// When the system has no runtime for it.
+/// The system cannot create a runtime.
 pub fn fetch_server_info(
     targets: &[TargetUrl],
     fields: &[(String, String)],
@@ -142,7 +142,7 @@ pub fn fetch_server_info(
             async move {
                 let mut told = ServerInfo::new();
                 for page in pages {
-                    // One that panicked has said nothing.
+                    // A panicked task counts as no response.
                     told.extend(page.await.ok().flatten());
                 }
                 told
@@ -157,7 +157,7 @@ pub fn fetch_server_info(
     })
 }
 
-/// The fields of a page that are kept.
+/// Extracts the listed fields from a page.
 fn select_fields(page: &[u8], kept: &[&str]) -> Map<String, Value> {
     let Ok(page) = serde_json::from_slice::<Value>(page) else { return Map::new() };
     let short = |value: &Value| match value {

@@ -1,25 +1,24 @@
-//! A conversation, whose turns go one after the other.
+//! A session of a live replay, whose turns follow one another.
 
 use std::collections::VecDeque;
 
 use super::exchange::ReplayRequest;
 use crate::measure::time::Stamp;
 
-/// See the module.
 #[derive(Default)]
 pub(super) struct ReplaySession {
-    /// A turn is queued or open, or one before those that wait is still to come.
+    /// A turn is queued or open, or an earlier turn than the waiting ones has not been read yet.
     pub(super) busy: bool,
-    /// When the last answer ended; nothing while the next turn is open.
+    /// End of the last response; `None` while a turn is open.
     pub(super) ended: Option<Stamp>,
     pub(super) waiting: VecDeque<ReplayRequest>,
 }
 
 impl ReplaySession {
-    /// Ends it where its next turn is due at `until` or later: how many turns have waited for that one.
+    /// Ends the session if its next turn is due at `until` or later. Returns the number of turns dropped behind it.
     pub(super) fn end_if_past(&mut self, due: Stamp, until: Option<Stamp>) -> Option<usize> {
         let until = until.filter(|until| due >= *until)?;
-        // So that a turn that is still to be read is not due earlier than this one.
+        // A turn that is read later cannot be due earlier than this one.
         self.ended = Some(until);
         Some(self.waiting.drain(..).count())
     }

@@ -1,8 +1,8 @@
-//! Where a run stands, for whoever looks on while it goes, and what it is judged by at its end. Pure. Its figures are told
-//! from the rows, by a report.
+//! A run's progress for display, and the figures that decide its verdict. Pure. The published figures come from the
+//! rows, through a report.
 //!
-//! Latencies are those of successes; what failed is counted beside them and never mixed in. Each is given twice: from the
-//! planned moment, which is what a user would have felt, and from the moment of sending.
+//! Latencies include successful requests only; failures are counted separately. Each latency is given twice: from the
+//! planned time, as a user experiences it, and from the actual send time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::measure::samples::Samples;
 use crate::measure::slo::{Slos, Verdict};
 use crate::measure::time::{Gap, Stamp};
 
-/// The longest gap that is told from longer ones: an hour.
+/// Longer gaps count as one hour.
 const MAX_GAP_NANOS: u64 = 3_600_000_000_000;
 
-/// Adds records up. Memory: 72 bytes for each success, and 32 for every other.
+/// Aggregates records. Memory: 72 bytes per success and 32 bytes per other request.
 #[derive(Debug)]
 pub struct ReplayAccumulator {
     begin: Stamp,
@@ -33,7 +33,7 @@ pub struct ReplayAccumulator {
     held_back: u64,
     later_turns: LaterTurns,
     times: LatencySamples,
-    /// Latencies between tokens, to three significant figures.
+    /// Inter-token latencies, to three significant figures.
     itl: Option<Histogram<u64>>,
     input: LengthStats,
     output: LengthStats,
@@ -56,18 +56,18 @@ struct LatencySamples {
     e2e_sent: Vec<u64>,
 }
 
-/// Lengths as they should have been, and as they were.
+/// Planned and actual lengths.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LengthStats {
-    /// Tokens that the server counted.
+    /// Tokens by the server's count.
     pub tokens: u64,
-    /// Requests of which both are known.
+    /// Requests with both lengths.
     pub compared: u64,
-    /// Of these, those that are as planned.
+    /// Compared requests with the planned length.
     pub exact: u64,
-    /// Tokens too many, or too few, together.
+    /// Sum of the absolute deviations, in tokens.
     pub deviation_tokens: u64,
-    /// Tokens planned for those that are compared.
+    /// Planned tokens of the compared requests.
     pub planned: u64,
 }
 
@@ -83,29 +83,29 @@ impl LengthStats {
     }
 }
 
-/// Figures of one latency, in nanoseconds.
+/// Statistics of one latency, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LatencyStats {
-    /// How many.
+    /// Number of values.
     pub count: u64,
-    /// Their mean.
+    /// Arithmetic mean.
     pub mean: f64,
-    /// The least.
+    /// Smallest value.
     pub min: u64,
-    /// Percentiles by the rule of [`crate::measure::spread`].
+    /// Median; percentiles follow the rule of [`crate::measure::samples`].
     pub p50: u64,
-    /// See `p50`.
+    /// 90th percentile.
     pub p90: u64,
-    /// See `p50`.
+    /// 99th percentile.
     pub p99: u64,
-    /// See `p50`.
+    /// 99.9th percentile.
     pub p999: u64,
-    /// The greatest.
+    /// Largest value.
     pub max: u64,
 }
 
 impl LatencyStats {
-    /// The figures of these values; `None` without any.
+    /// Statistics of these values; `None` if there are none.
     pub fn from_values(values: &[u64]) -> Option<Self> {
         let mut samples = Samples::default();
         values.iter().for_each(|value| samples.push(*value));
@@ -137,70 +137,70 @@ impl LatencyStats {
     }
 }
 
-/// Good requests of one SLO.
+/// Goodput of one SLO.
 #[derive(Clone, Debug)]
 pub struct ReplayGoodput {
     /// The SLO's name.
     pub slo: String,
     /// Requests that met it.
     pub met: u64,
-    /// Requests that it counts.
+    /// Requests that it applies to.
     pub counted: u64,
-    /// Those that met it, per second.
+    /// Requests per second that met it.
     pub per_second: f64,
 }
 
-/// A run in figures. Latencies are in nanoseconds.
+/// A run's figures. Latencies are in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct ReplaySummary {
-    /// Sends that ended before or after the measured time.
+    /// Requests outside the measurement window.
     pub outside_window: u64,
-    /// Requests in the figures.
+    /// Requests inside the window.
     pub requests: u64,
-    /// Them by outcome.
+    /// Requests by outcome.
     pub outcomes: BTreeMap<&'static str, u64>,
-    /// Those without a whole answer, by why.
+    /// Requests without a complete response, by reason.
     pub errors: BTreeMap<&'static str, u64>,
-    /// Answers by status.
+    /// Responses by status.
     pub statuses: BTreeMap<u16, u64>,
-    /// Sends that a lack of slots held back.
+    /// Requests delayed by a lack of slots.
     pub held_back: u64,
     /// Later turns of live sessions.
     pub later_turns: LaterTurns,
-    /// Requests a second as planned, over the time between the first and the last.
+    /// Planned requests per second, from the first planned time to the last.
     pub planned_rate: Option<f64>,
-    /// As sent.
+    /// Sent requests per second, likewise.
     pub sent_rate: Option<f64>,
-    /// Seconds from the first planned moment to the last end.
+    /// Seconds from the first planned time to the last end.
     pub seconds: f64,
-    /// Output tokens a second over that time.
+    /// Output tokens per second over `seconds`.
     pub output_rate: f64,
-    /// How late requests were sent.
+    /// Actual minus planned send time.
     pub lag: Option<LatencyStats>,
-    /// What of it is not the making of a connection, for which the server is waited for.
+    /// Lag without connection setup, which depends on the server.
     pub own_lag: Option<LatencyStats>,
-    /// TTFT from the planned moment.
+    /// TTFT from the planned time.
     pub ttft_from_planned: Option<LatencyStats>,
-    /// TTFT from the sent moment.
+    /// TTFT from the send time.
     pub ttft_from_sent: Option<LatencyStats>,
-    /// Inter-token latency, over all gaps.
+    /// Inter-token latency over all gaps.
     pub itl: Option<LatencyStats>,
     /// Time per output token, one value per request.
     pub tpot: Option<LatencyStats>,
-    /// Duration from the planned moment.
+    /// Duration from the planned time.
     pub e2e_from_planned: Option<LatencyStats>,
-    /// Duration from the sent moment.
+    /// Duration from the send time.
     pub e2e_from_sent: Option<LatencyStats>,
     /// Prompt lengths.
     pub input: LengthStats,
     /// Output lengths.
     pub output: LengthStats,
-    /// Goodput, judged from the planned moment.
+    /// Goodput, measured from the planned time.
     pub goodput: Vec<ReplayGoodput>,
 }
 
 impl ReplayAccumulator {
-    /// Nothing yet. `begin` is time zero.
+    /// An empty accumulator. `begin` is time zero.
     pub fn new(begin: Stamp, slos: Arc<Slos>, measured: MeasurementWindow) -> Self {
         let goodput = slos.iter().map(|slo| (slo.name().to_owned(), 0, 0)).collect();
         Self {
@@ -214,7 +214,8 @@ impl ReplayAccumulator {
             held_back: 0,
             later_turns: LaterTurns::default(),
             times: LatencySamples::default(),
-            // Three figures from a microsecond on: it fails on bounds that make no sense, and these are constants.
+            // Three significant figures from 1 µs on. The constructor fails only on invalid bounds, and these are
+            // constants.
             itl: Histogram::new_with_bounds(1_000, MAX_GAP_NANOS, 3).ok(),
             input: LengthStats::default(),
             output: LengthStats::default(),
@@ -227,7 +228,7 @@ impl ReplayAccumulator {
         }
     }
 
-    /// One request more.
+    /// Adds one request.
     pub fn add(&mut self, done: &CompletedRequest) {
         let at = done.planned.since(self.begin).as_nanos();
         if !self.measured.window().has(at) {
@@ -284,7 +285,7 @@ impl ReplayAccumulator {
         }
     }
 
-    /// A user waits from the planned moment, so that is where the objectives begin.
+    /// Criteria apply from the planned time, when a user's wait begins.
     fn judge(&mut self, done: &CompletedRequest) {
         let mut felt = done.record.clone();
         felt.times.received = done.planned;
@@ -296,8 +297,8 @@ impl ReplayAccumulator {
         }
     }
 
-    /// The figures so far. Where `last` is given latencies are of so many last requests only: sorting all of a long run
-    /// takes long.
+    /// The figures so far. `last` limits the latencies to this many recent requests, because sorting all of a long run
+    /// is slow.
     pub fn summary(&self, last: Option<usize>) -> ReplaySummary {
         let spread = |values: &[u64]| {
             let from = last.map_or(0, |last| values.len().saturating_sub(last));
@@ -350,7 +351,7 @@ impl ReplayAccumulator {
     }
 }
 
-/// Whether a count can be held against a plan.
+/// Whether a count is exact enough to compare with the plan.
 fn is_exact(source: CountSource) -> bool {
     source < CountSource::Chunks
 }

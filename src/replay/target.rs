@@ -1,4 +1,4 @@
-//! Where requests go: targets, and new connections to them.
+//! Targets of requests, and new connections to them.
 
 use std::fmt;
 use std::io;
@@ -14,26 +14,26 @@ use crate::measure::time::Gap;
 use crate::net::dial::Dialer;
 use crate::net::io::MaybeTlsStream;
 
-/// How long a looked-up name is believed.
+/// Time to live of a resolved address.
 const DNS_CACHE_TTL: Gap = Gap::from_millis(30_000);
 
-/// A server.
+/// A server's URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetUrl {
-    /// Whether it speaks TLS.
+    /// Whether the scheme is `https`.
     pub tls: bool,
-    /// Its name or address, without brackets.
+    /// Name or address, without brackets.
     pub host: String,
-    /// Its port.
+    /// Port number.
     pub port: u16,
-    /// What stands before the path of a request, without the last `/`.
+    /// Path prefix of all requests, without a trailing `/`.
     pub base: String,
 }
 
 impl FromStr for TargetUrl {
     type Err = &'static str;
 
-    /// What to type instead. The text is not quoted: it may hold credentials.
+    /// The error names the expected form and does not quote the text, which may hold credentials.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         const EXPECTED: &str = "expected a URL, as in http://127.0.0.1:8000 or https://host/prefix";
         let uri: http::Uri = text.parse().map_err(|_| EXPECTED)?;
@@ -45,7 +45,7 @@ impl FromStr for TargetUrl {
         if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
             return Err("expected a URL without credentials; give them with --header or --api-key-env");
         }
-        // Behind `#` stands what `Uri` leaves out.
+        // `Uri` drops the fragment.
         if uri.query().is_some() || text.contains('#') {
             return Err("expected a URL without a query or a fragment");
         }
@@ -55,7 +55,7 @@ impl FromStr for TargetUrl {
         }
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
-        // People give the base of OpenAI's clients, which ends with the version; every dialect's path has its own.
+        // Users paste the base URL of OpenAI clients, which ends with the version; each dialect's path has its own.
         let base = uri.path().trim_end_matches('/');
         if is_request_path(base) {
             return Err(
@@ -75,7 +75,7 @@ impl fmt::Display for TargetUrl {
 }
 
 impl TargetUrl {
-    /// Host and port.
+    /// Host and port, with IPv6 addresses in brackets.
     pub fn authority(&self) -> String {
         match self.host.parse() {
             Ok(IpAddr::V6(address)) => format!("[{address}]:{}", self.port),
@@ -84,7 +84,7 @@ impl TargetUrl {
     }
 }
 
-/// Makes connections to one target, for one thread.
+/// Opens connections to one target, for one thread.
 pub(super) struct TargetConnector {
     host: String,
     dialer: Dialer,
@@ -93,16 +93,16 @@ pub(super) struct TargetConnector {
 }
 
 impl TargetConnector {
-    /// A connector that gives up after `timeout`.
+    /// `timeout` limits connection, name resolution and TLS handshake together.
     pub(super) fn new(target: TargetUrl, tls: Option<Arc<ClientConfig>>, timeout: Gap) -> Self {
         let dialer = Dialer::new(&*target.host, target.port, DNS_CACHE_TTL);
         Self { host: target.host, dialer, tls, timeout }
     }
 
-    /// A new connection, handshakes done.
+    /// Opens a connection and completes the TLS handshake.
     ///
     /// # Errors
-    /// What the system says; [`io::ErrorKind::TimedOut`] past the time limit.
+    /// The system's error; [`io::ErrorKind::TimedOut`] after the timeout.
     pub(super) async fn connect(&self) -> io::Result<MaybeTlsStream> {
         let tls = self.tls.as_ref().map(|tls| (Arc::clone(tls), &*self.host));
         let connected = Clock::Monotonic.timeout(self.timeout, self.dialer.dial(tls)).await;
@@ -110,10 +110,10 @@ impl TargetConnector {
     }
 }
 
-/// Tries whether a connection can be made.
+/// Checks that a connection can be opened.
 ///
 /// # Errors
-/// Why not.
+/// The reason why it cannot.
 pub async fn check_reachable(target: &TargetUrl, tls: Option<Arc<ClientConfig>>, timeout: Gap) -> io::Result<()> {
     let tls = tls.filter(|_| target.tls);
     TargetConnector::new(target.clone(), tls, timeout).connect().await.map(drop)

@@ -1,13 +1,13 @@
-//! What waits for its moment, in queues in which the earliest comes first.
+//! Entries of a timer queue, ordered by time.
 
 use std::cmp::Ordering;
 
 use crate::measure::time::Stamp;
 
-/// Something and its moment.
+/// An item and its time.
 pub(super) struct TimerEntry<T> {
     pub(super) at: Stamp,
-    /// Of the request: of one moment the lower comes first.
+    /// The request's number: at equal times the lower goes first.
     pub(super) number: u64,
     pub(super) item: T,
 }

@@ -1,8 +1,8 @@
-//! Asks servers by their `/tokenize` which words are one token each.
+//! Queries the servers' `/tokenize` for words of one token each.
 //!
-//! The path is the same everywhere; what is posted and what comes back is a form of each server's own, and they are tried
-//! in turn. All servers are asked at once, in few requests of some kilobytes, and within a few seconds: one that is slow,
-//! endless, or talks of something else is one without a `/tokenize`.
+//! All servers use this path, but the request and response formats differ, so the formats are tried in turn. All
+//! servers are queried in parallel, in a few requests of some kilobytes and within a few seconds. A server that is
+//! slow, sends too much, or sends an unknown format counts as one without `/tokenize`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,28 +20,28 @@ use crate::clock::Clock;
 use crate::measure::time::Gap;
 use crate::trace::vocabulary::{SingleTokenWords, Vocabulary, single_token_probe};
 
-/// How long one server may take for all that it is asked.
+/// Timeout of all requests to one server.
 const TOKENIZE_TIMEOUT: Gap = Gap::from_millis(5_000);
-/// The largest answer: TGI's has some 60 bytes for each of a thousand tokens.
+/// Response size limit: TGI sends about 60 bytes per token, for a thousand tokens.
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
 const TOKENIZE_PATH: &str = "/tokenize";
 
-/// Who is asked.
+/// A server to query.
 #[derive(Clone)]
 pub struct TokenizeEndpoint {
-    /// The server.
+    /// Server URL.
     pub target: TargetUrl,
-    /// The model, as requests name it.
+    /// Model name in the requests.
     pub model: Option<String>,
-    /// Further header lines, as (name, value). They may hold credentials: never to be written anywhere.
+    /// Additional header lines, as (name, value). They may hold credentials: never log or store them.
     pub fields: Vec<(String, String)>,
 }
 
-/// The key of a text in each form: vLLM's and SGLang's, llama.cpp's, TGI's. Of what a server does not know it takes no
-/// notice: that nothing is to be put in front is said in the words of all.
+/// The text's key in each format: vLLM and SGLang, llama.cpp, TGI. Servers ignore unknown keys, so one request disables
+/// special tokens in every format at once.
 const TEXT_KEYS: [&str; 3] = ["prompt", "content", "inputs"];
 
-/// What comes back, of which nothing else matters than the ids in their order.
+/// Only the ids and their order matter.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum TokenizeResponse {
@@ -58,11 +58,11 @@ enum Token {
     Object { id: u64 },
 }
 
-/// The words that are one token each, by each of these servers in order; `None` of one that does not tell, and an error
-/// where they are too few to make prompts of.
+/// The words of one token each, per server in order. `None` if the server does not tokenize for us; an inner error if
+/// too few words are left for prompts.
 ///
 /// # Errors
-/// When the system gives no runtime.
+/// The system cannot create a runtime.
 pub fn fetch_single_token_words(
     servers: Vec<TokenizeEndpoint>,
     tls: Option<Arc<ClientConfig>>,
@@ -94,7 +94,7 @@ impl TokenizeEndpoint {
                     let sample = self.token_ids(connector, text, &drilled.sample_text()).await.ok()?;
                     return Some(drilled.verify(&sample));
                 }
-                // It has none, or not for us.
+                // The server has no `/tokenize`, or denies access to it.
                 Err(FetchError::Status(
                     StatusCode::NOT_FOUND
                     | StatusCode::METHOD_NOT_ALLOWED
@@ -126,7 +126,7 @@ impl TokenizeEndpoint {
     }
 }
 
-/// The ids of tokens in order; none where the answer has no form that is known.
+/// The token ids in order; empty if the format is unknown.
 fn parse_token_ids(answer: &[u8]) -> Vec<u64> {
     let tokens = match serde_json::from_slice(answer) {
         Ok(TokenizeResponse::Object { tokens } | TokenizeResponse::List(tokens)) => tokens,

@@ -1,5 +1,5 @@
-//! Where rows come from: a trace in any format that [`crate::trace`] reads, put in the order of its times. A capture has
-//! its rows in the order in which they ended, and sessions of some formats begin at zero one after the other.
+//! Opens a trace in any format that [`crate::trace`] reads, with its rows in order of time. A capture stores rows in
+//! the order of their ends, and in some formats sessions start at zero, one after another.
 
 use std::path::Path;
 
@@ -14,37 +14,37 @@ use crate::trace::respace::respace;
 use crate::trace::session_starts::{SessionStarts, shift_sessions};
 use crate::trace::whole_turns::expand_turns;
 
-/// How a trace is to be read.
+/// Options for reading a trace.
 #[derive(Clone, Copy, Default)]
 pub struct TraceReadOptions {
-    /// Its format; without it its content tells.
+    /// Format; `None` detects it from the content.
     pub format: Option<&'static TraceFormat>,
-    /// Tokens of a block, where the format leaves it open.
+    /// Tokens per block, if the format does not define it.
     pub block_size: Option<u32>,
-    /// The seed by which its batches are spread.
+    /// Seed for spreading batches in time; `None` leaves them.
     pub respace_seed: Option<u64>,
-    /// When its sessions begin, and the seed of what is drawn for that; without it where the trace has them.
+    /// Session starts and the seed of their draws; `None` keeps the trace's own.
     pub session_starts: Option<(SessionStarts, u64)>,
 }
 
-/// A trace whose rows can be sent.
+/// An opened trace, ready to send.
 pub struct TraceSource {
-    /// What holds for every row.
+    /// Header of the rows below.
     pub header: TraceHeader,
-    /// Its rows, in the order of their times.
+    /// Rows in order of time.
     pub rows: TraceRows,
-    /// What of it is lost, which is known when the rows have been read.
+    /// Fields lost in conversion; complete once all rows have been read.
     pub losses: ConversionLosses,
-    /// What it was taken for.
+    /// The detected or given format.
     pub format: &'static TraceFormat,
-    /// What it says of itself; its turns may hold only what was added, which the rows here never do.
+    /// The file's own header. Its turns may hold only the added text; the rows above always hold complete prompts.
     pub source_header: TraceHeader,
 }
 
 /// Opens a trace.
 ///
 /// # Errors
-/// When it cannot be read, its format is not known, or batches are to be spread and there are none.
+/// The file cannot be read, its format is unknown, or it has no batches to spread.
 pub fn open(path: &Path, reading: TraceReadOptions) -> Result<TraceSource, RowError> {
     let (trace, format, read) = open_unsorted(path, &reading)?;
     let mut trace = expand_turns(trace);
@@ -61,7 +61,7 @@ pub fn open(path: &Path, reading: TraceReadOptions) -> Result<TraceSource, RowEr
     Ok(TraceSource { header: trace.header, rows, losses: trace.losses, format, source_header: read })
 }
 
-/// The trace as it is, its format, and what it says of itself.
+/// Returns the trace in file order, its format, and its own header.
 fn open_unsorted(
     path: &Path,
     reading: &TraceReadOptions,

@@ -1,9 +1,9 @@
-//! One sending thread: its queue of due moments, its connections, its open requests.
+//! One sending thread: its queue of due requests, its connections, its open requests.
 //!
-//! Requests are given to the [pen](super::pen) a little before they are due, with a connection that waits for them. Where
-//! only the due moment shows whether a request may go, or its connection is encrypted, this thread writes it itself: the
-//! pacer is the runtime's root future, is polled before any other task when its timer fires, and waits on one absolute
-//! timer. Everything else is done by tasks of this thread in between.
+//! The thread hands each request and its connection to the [paced writer](super::paced_writer) shortly before the due
+//! time. In two cases this thread writes the request itself: only the due time shows whether it may be sent, or its
+//! connection is encrypted. The pacer is the runtime's root future, which is polled before any task when its timer
+//! fires, and it waits on one absolute timer. Tasks on this thread do all other work in between.
 
 mod lead_time;
 
@@ -32,75 +32,70 @@ use crate::clock::{Clock, Pacer};
 use crate::measure::text_collector::TextBudget;
 use crate::measure::time::{Gap, Stamp};
 
-/// Requests that a thread holds encoded.
+/// Limit on encoded requests per thread.
 const MAX_QUEUED_REQUESTS: usize = 4_096;
-/// What was said in silent sessions, in bytes, of all threads together.
+/// Limit on the histories of idle sessions, in bytes over all threads.
 const MAX_HISTORY_BYTES: usize = 256 << 20;
-/// How far ahead connections are made.
+/// Connections are opened this long ahead.
 const PRECONNECT_AHEAD: Gap = Gap::from_millis(200);
 const PRECONNECT_INTERVAL: Gap = Gap::from_millis(10);
-/// Tasks polled between two looks at timers and sockets: what a due moment waits for at most.
+/// Tasks polled between two checks of timers and sockets: the longest wait of a due request, in tasks.
 const EVENT_INTERVAL_TASKS: u32 = 4;
 
-/// See the module.
+/// State of a sending thread, shared by its tasks.
 pub(super) struct SendWorker {
     config: Arc<Config>,
     counters: Arc<RunCounters>,
     pools: Vec<Rc<TargetPool>>,
     done: SyncSender<Box<CompletedRequest>>,
     paced_writer: Arc<PacedWriter>,
-    /// How long before its time a request is begun with, at least and at most.
+    /// Minimum and maximum lead of a dispatch over its due time.
     lead: (Gap, Gap),
     queue: RefCell<BinaryHeap<Reverse<TimerEntry<ReplayRequest>>>>,
     sessions: RefCell<HashMap<String, ReplaySession>>,
-    /// What was said in sessions that nobody speaks in.
+    /// Histories of idle sessions.
     history_cache: RefCell<HistoryCache>,
-    /// What the texts of open answers may take.
+    /// Memory budget for the texts of open responses.
     text_budget: TextBudget,
-    /// Turns that wait for the one before them.
+    /// Later turns that wait for their predecessors.
     waiting: Cell<usize>,
     in_flight: Cell<u32>,
-    /// Something was put into the queue, or the last open request has ended.
+    /// Signals a new queue entry, or the end of the last open request.
     changed: Notify,
     begin: Stamp,
-    /// When sessions end.
+    /// No turn is due from this time on.
     session_deadline: Option<Stamp>,
-    /// No more sends.
+    /// Nothing more is sent.
     closing: Cell<bool>,
 }
 
 impl SendWorker {
-    /// The connections to a target.
     pub(super) fn pool(&self, target: usize) -> &Rc<TargetPool> {
         &self.pools[target % self.pools.len()]
     }
 
-    /// How the run is made.
     pub(super) fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The counts of all threads.
+    /// Counters of all threads.
     pub(super) fn counters(&self) -> &RunCounters {
         &self.counters
     }
 
-    /// One is sent that was planned then, after so many others.
+    /// Reports a send planned at this time to the measurement window; `others` requests were sent before it.
     pub(super) fn record_send(&self, planned: Stamp, others: u64) {
         self.config.measurement_window.record_send(planned.since(self.begin), others);
     }
 
-    /// Writes what is due.
     pub(super) fn paced_writer(&self) -> &PacedWriter {
         &self.paced_writer
     }
 
-    /// There is a request more to wait for.
     pub(super) fn inc_in_flight(&self) {
         self.in_flight.set(self.in_flight.get() + 1);
     }
 
-    /// There is one less.
     pub(super) fn dec_in_flight(&self) {
         self.in_flight.set(self.in_flight.get() - 1);
         if self.in_flight.get() == 0 {
@@ -108,25 +103,24 @@ impl SendWorker {
         }
     }
 
-    /// What the texts of open answers may take.
     pub(super) fn text_budget(&self) -> TextBudget {
         self.text_budget.clone()
     }
 
-    /// A request has ended, of which it may have been told that it has a token; its session's next turn is to say
-    /// `history` before.
+    /// Ends a request: updates the counters, queues the session's next turn with `history`, and passes the record on.
+    /// `had_token` says whether it was counted as streaming.
     pub(super) fn on_request_end(&self, done: CompletedRequest, had_token: bool, history: Option<ConversationHistory>) {
         self.counters.dec_in_flight(had_token);
         self.on_turn_end(&done, history);
-        // Whoever folds them ends after us.
+        // The collector outlives this thread.
         let _taken = self.done.send(Box::new(done)).is_ok();
     }
 
-    /// Takes a request from the feed.
+    /// Accepts a request from the feeder.
     fn admit(&self, job: ReplayRequest) {
         let at = match self.config.loop_mode {
             LoopMode::Open => self.begin.after(job.scheduled.at),
-            // Slots decide, and take in turn what waits: new sessions no sooner than the next turns of old ones.
+            // Slots admit waiting requests in queue order: new sessions do not overtake the next turns of old ones.
             LoopMode::Closed => self.begin.max(Clock::Monotonic.now()),
         };
         if self.config.sessions != SessionMode::Live {
@@ -142,7 +136,7 @@ impl SendWorker {
                 self.waiting.set(self.waiting.get() + 1);
             }
             (true, false, Some(ended)) => {
-                // Rows are read far ahead; of one that comes later still nobody could have sent it before.
+                // Rows are read far ahead. A turn read later than its due time could not have been sent before.
                 let at = self.turn_due(&job, ended).max(Clock::Monotonic.now());
                 if session.end_if_past(at, self.session_deadline).is_some() {
                     return;
@@ -160,7 +154,7 @@ impl SendWorker {
         }
     }
 
-    /// When a turn is due whose predecessor's answer ended: after the pause of the trace, stretched like the rest of it.
+    /// A turn's due time: the end of the previous response plus the think time, scaled as the trace is.
     fn turn_due(&self, job: &ReplayRequest, ended: Stamp) -> Stamp {
         match job.wanted.think {
             Some(think) => ended.after(Gap::from_nanos(think)),
@@ -169,7 +163,7 @@ impl SendWorker {
         }
     }
 
-    /// Puts a later turn into the queue, with what was said before.
+    /// Queues a later turn with its history.
     fn enqueue_turn(&self, at: Stamp, mut job: ReplayRequest, history: Option<ConversationHistory>) {
         job.turn = Some(self.config.encoder.turn(&job.scheduled, job.form, Some(history)));
         self.enqueue(at, job);
@@ -209,7 +203,7 @@ impl SendWorker {
         self.changed.notify_one();
     }
 
-    /// Begins with a request that is due, or is going to be.
+    /// Starts a request that is due or soon due.
     fn dispatch(self: &Rc<Self>, job: ReplayRequest, planned: Stamp, held: bool, slot: Option<OwnedSemaphorePermit>) {
         let session = job.scheduled.entry.session.clone();
         let after = session.clone().and_then(|name| self.sessions.borrow_mut().entry(name).or_default().ended.take());
@@ -232,7 +226,6 @@ impl SendWorker {
     }
 }
 
-/// What a thread is started with.
 pub(super) struct SendWorkerArgs {
     pub(super) config: Arc<Config>,
     pub(super) counters: Arc<RunCounters>,
@@ -241,14 +234,14 @@ pub(super) struct SendWorkerArgs {
     pub(super) inbox: mpsc::Receiver<ReplayRequest>,
     pub(super) command_rx: watch::Receiver<RunCommand>,
     pub(super) begin: Stamp,
-    /// What the texts of open answers may take, of all threads together.
+    /// Memory budget for the texts of open responses, over all threads.
     pub(super) text_budget: TextBudget,
 }
 
-/// Sends until the feed has ended and every request has, or until told to stop.
+/// Sends until the feeder and every request have ended, or until a command stops it.
 ///
 /// # Errors
-/// When the runtime or its timer cannot be made.
+/// The runtime or its timer cannot be created.
 pub(super) fn run_worker(seat: SendWorkerArgs) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -301,7 +294,7 @@ pub(super) fn run_worker(seat: SendWorkerArgs) -> io::Result<()> {
     })
 }
 
-/// Fires what is due. See the module.
+/// Dispatches due requests.
 async fn pace(
     worker: &Rc<SendWorker>,
     mut inbox: mpsc::Receiver<ReplayRequest>,
@@ -310,7 +303,7 @@ async fn pace(
     let mut pacer = Pacer::new()?;
     let (closed, slots) = (worker.config.loop_mode == LoopMode::Closed, worker.config.slots.clone());
     let most = if closed { 8 } else { MAX_QUEUED_REQUESTS };
-    // Until when a lack of slots has held everything back.
+    // Time until which a lack of slots has delayed everything.
     let mut held_until = Stamp::default();
     let mut fed = false;
     loop {
@@ -377,7 +370,7 @@ async fn pace(
     }
 }
 
-/// Keeps connections ready for what is due soon.
+/// Opens connections ahead of the requests that are due soon.
 async fn preconnect(worker: std::rc::Weak<SendWorker>) {
     loop {
         {

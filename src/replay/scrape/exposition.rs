@@ -1,20 +1,20 @@
-//! The samples of a page in the Prometheus text format. Pure, and infallible: a line that makes no sense is passed over.
+//! Parses samples of the Prometheus text format. Pure and infallible: invalid lines are skipped.
 //!
-//! <https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format>. Comments, types, timestamps and
-//! exemplars are of no use here; neither is a name in quotes, which nobody sends who was not asked for it.
+//! <https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format>. The parser ignores comments,
+//! types, timestamps and exemplars. It does not support quoted metric names, which servers send only on request.
 
-/// One line of a page.
+/// One sample line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample<'a> {
-    /// Its name.
+    /// Metric name.
     pub name: &'a str,
-    /// What stands between the braces, if there are any.
+    /// The text between the braces, or empty.
     labels: &'a str,
-    /// Its value: any number, infinite and not a number included.
+    /// Value; may be infinite or NaN.
     pub value: f64,
 }
 
-/// The samples of a page, in their order.
+/// The page's samples, in order.
 pub fn samples(page: &str) -> impl Iterator<Item = Sample<'_>> {
     page.lines().filter_map(sample)
 }
@@ -35,10 +35,10 @@ fn sample(line: &str) -> Option<Sample<'_>> {
     Some(Sample { name, labels, value })
 }
 
-/// What parts words; a line that ends as on Windows is one.
+/// Separators; `\r` accepts lines with Windows endings.
 const BLANK: [char; 3] = [' ', '\t', '\r'];
 
-/// Where the brace is that closes a list of labels: not one in quotes.
+/// The offset of the brace that closes a label list, outside quotes.
 fn find_closing_brace(text: &str) -> Option<usize> {
     let (mut quoted, mut escaped) = (false, false);
     text.bytes().position(|byte| {
@@ -54,7 +54,7 @@ fn find_closing_brace(text: &str) -> Option<usize> {
 }
 
 impl<'a> Sample<'a> {
-    /// The value of a label, as it is written: what is escaped is not undone.
+    /// A label's value as written: escapes are not decoded.
     pub fn label(&self, name: &str) -> Option<&'a str> {
         let mut rest = self.labels;
         loop {

@@ -1,20 +1,20 @@
-//! What each server calls a figure, and what a page of one comes to. Pure.
+//! Maps each server's metric names to common figures. Pure.
 //!
-//! The names are those of the servers' sources: vLLM's `v1/metrics/loggers.py` (and the older ones of its V0 engine),
-//! SGLang's `observability/metrics_collector.py`, TGI's `backend.rs` and `queue.rs`, llama.cpp's `server-task.cpp`, NVIDIA's
-//! `dcgm-exporter` and the `nvidia_gpu_exporter`, which reads `nvidia-smi`.
+//! The names come from the servers' sources: vLLM's `v1/metrics/loggers.py` (and the older names of its V0 engine),
+//! SGLang's `observability/metrics_collector.py`, TGI's `backend.rs` and `queue.rs`, llama.cpp's `server-task.cpp`,
+//! NVIDIA's `dcgm-exporter`, and `nvidia_gpu_exporter`, which reads `nvidia-smi`.
 
 use std::collections::BTreeMap;
 
 use super::exposition::samples;
 use crate::capture::server_metrics::{SeriesAggregation, ServerMetric};
 
-/// Where a figure is found.
+/// One source of a figure.
 struct MetricMapping {
     figure: ServerMetric,
-    /// Names whose values are added up; without the first there is nothing.
+    /// Metrics whose values are summed; the first one must exist.
     names: &'static [&'static str],
-    /// What a value is multiplied by.
+    /// Factor for the value.
     scale: f64,
 }
 
@@ -31,7 +31,8 @@ use ServerMetric::{
     PromptTokens, Running, Waiting,
 };
 
-/// Of several places of a figure the first counts that a page has: a server that renames one gives both for a while.
+/// The first source present on a page determines the figure: a server that renames a metric exports both names for a
+/// while.
 const METRIC_MAPPINGS: &[MetricMapping] = &[
     metric(Waiting, &["vllm:num_requests_waiting"]),
     metric(Running, &["vllm:num_requests_running"]),
@@ -60,7 +61,7 @@ const METRIC_MAPPINGS: &[MetricMapping] = &[
     metric(Running, &["llamacpp:requests_processing"]),
     metric(KvUsage, &["llamacpp:kv_cache_usage_ratio"]),
     metric(PrefixHits, &["llamacpp:prompt_tokens_cached_total"]),
-    // Its prompts are without what the cache had.
+    // Its prompt counter excludes cached tokens.
     metric(PrefixQueries, &["llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"]),
     metric(PromptTokens, &["llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"]),
     metric(GenerationTokens, &["llamacpp:tokens_predicted_total"]),
@@ -72,10 +73,10 @@ const METRIC_MAPPINGS: &[MetricMapping] = &[
     metric(GpuPower, &["nvidia_smi_power_draw_watts"]),
 ];
 
-/// SGLang gives its queues whole, and again by priority, under one name: without a priority they are whole.
+/// SGLang exports its queues in total and per priority under one name; series without this label are the totals.
 const PRIORITY_LABEL: &str = "priority";
 
-/// The figures of a page; none if it is no server's that is known.
+/// Reads the figures of a page; empty if the page is no known server's.
 pub fn figures(page: &str) -> BTreeMap<ServerMetric, f64> {
     let mut found = [const { None::<SeriesAggregate> }; METRIC_MAPPINGS.len()];
     let mut more = [0.0; METRIC_MAPPINGS.len()];
@@ -95,7 +96,7 @@ pub fn figures(page: &str) -> BTreeMap<ServerMetric, f64> {
     for ((place, found), more) in METRIC_MAPPINGS.iter().zip(found).zip(more) {
         let Some(found) = found else { continue };
         let value = found.aggregate(place.figure.aggregation()) + more;
-        // Numbers that only their sum is too large for are no server's.
+        // A sum that overflows is not a real figure.
         if value.is_finite() {
             figures.entry(place.figure).or_insert(value);
         }
@@ -103,7 +104,7 @@ pub fn figures(page: &str) -> BTreeMap<ServerMetric, f64> {
     figures
 }
 
-/// The series of one name.
+/// The aggregated series of one name.
 #[derive(Clone, Copy, Debug, Default)]
 struct SeriesAggregate {
     sum: f64,

@@ -1,11 +1,12 @@
-//! Asks servers once a second what they say of themselves, and writes it down beside the records.
+//! Scrapes the servers' metrics once per second and stores them beside the records.
 //!
-//! One thread does it for all of them, which shares nothing with those that send; each server is a task of its own, so that
-//! one that is slow delays no other, and is asked again at the next whole second after its answer. The first time is
-//! before time zero and the last after the last reply, so that counters can be told from what was there before.
+//! One thread scrapes all servers and shares nothing with the sending threads. Each server has its own task, so a slow
+//! one delays no other; its next scrape is at the next whole second after its response. The first scrape comes before
+//! time zero and the last one after the last response, so that counters can be compared with their values before the
+//! run.
 //!
-//! A page is believed to be hostile: it has five seconds and 4 MiB, and of what it says only numbers under names
-//! that are known are kept ([`names`]). A scrape that fails is a row that says why; it stops nothing.
+//! Pages are untrusted: each has a timeout of five seconds and a limit of 4 MiB, and only numbers under known names are
+//! kept ([`metric_names`]). A failed scrape becomes a row with its reason and stops nothing.
 
 pub mod exposition;
 pub mod metric_names;
@@ -27,43 +28,43 @@ use crate::capture::server_metrics::{SERVER_METRICS_FILE, Scrape, ScrapesHeader,
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
 
-/// How often a server is asked.
+/// Time between two scrapes of a server.
 pub const SCRAPE_INTERVAL: Gap = Gap::from_millis(1_000);
-/// How long it may take to answer. A busy Python server takes a second or two.
+/// Timeout of a scrape. A busy Python server takes a second or two.
 const SCRAPE_TIMEOUT: Gap = Gap::from_millis(5_000);
-/// How long the last answer is waited for when everything else has ended.
+/// Timeout of the last scrape, when all else has ended.
 const FINAL_SCRAPE_TIMEOUT: Gap = Gap::from_millis(2_000);
-/// The largest page: vLLM's are 60 KB, those of a machine of eight GPUs 100.
+/// Page size limit: vLLM's pages have 60 KB, those of a machine with eight GPUs 100 KB.
 const MAX_PAGE_BYTES: usize = 4 << 20;
-/// The first time is so long before time zero.
+/// Time from the first scrape to time zero.
 const FIRST_SCRAPE_LEAD: Gap = Gap::from_millis(250);
-/// Where servers have their figures, unless the URL says.
+/// Used if the URL has no path.
 const DEFAULT_METRICS_PATH: &str = "/metrics";
 
-/// A page to be asked for.
+/// A page to scrape.
 #[derive(Clone)]
 pub struct ScrapeTarget {
-    /// Where it is; its path is the page's.
+    /// Server and path.
     pub target: TargetUrl,
-    /// Further header lines, as (name, value). They may hold credentials: never to be written anywhere.
+    /// Additional header lines, as (name, value). They may hold credentials: never log or store them.
     pub fields: Vec<(String, String)>,
 }
 
-/// What became of the scrapes of one server.
+/// Scrape results of one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ScrapeStats {
-    /// The page.
+    /// The page's URL.
     pub url: String,
-    /// How many had figures.
+    /// Scrapes that returned figures.
     pub scrapes: u64,
-    /// How many had none.
+    /// Scrapes that failed.
     pub failed: u64,
-    /// Why the first of these had none.
+    /// Reason of the first failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_failure: Option<String>,
 }
 
-/// Scrapes that go on.
+/// A running scraper.
 pub struct Scraper {
     order: watch::Sender<ScrapeCommand>,
     state: Arc<Mutex<ScrapeState>>,
@@ -73,21 +74,21 @@ pub struct Scraper {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ScrapeCommand {
     Run,
-    /// Ask once more, and end.
+    /// Scrape once more and end.
     Last,
-    /// End.
+    /// End now.
     Stop,
 }
 
 #[derive(Debug)]
 struct ScrapeState {
     scraped: Vec<ScrapeStats>,
-    /// Failures that nobody has been told of.
+    /// Failures not yet reported to the user.
     warnings: Vec<String>,
 }
 
 impl ScrapeTarget {
-    /// The URL, as it is shown.
+    /// The URL for display.
     pub fn url(&self) -> String {
         let TargetUrl { tls, .. } = &self.target;
         format!("{}://{}{}", if *tls { "https" } else { "http" }, self.target.authority(), self.path())
@@ -99,10 +100,10 @@ impl ScrapeTarget {
 }
 
 impl Scraper {
-    /// Begins to ask. `begin` is time zero of the run, whose folder is given.
+    /// Starts the scraper thread. `begin` is the run's time zero; the file goes into `folder`.
     ///
     /// # Errors
-    /// When the file cannot be made, or the system gives no thread.
+    /// The file cannot be created, or the system cannot start a thread.
     pub fn start(
         folder: &Path,
         pages: Vec<ScrapeTarget>,
@@ -127,12 +128,13 @@ impl Scraper {
         Ok(Self { order, state, thread })
     }
 
-    /// What people should know that they have not been told: of each server its first failure.
+    /// Drains the unreported warnings: the first failure of each server.
     pub fn take_warnings(&self) -> Vec<String> {
         std::mem::take(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner).warnings)
     }
 
-    /// Ends, after one more scrape if there is time for it; what became of all of them, and whether they are written.
+    /// Ends the scraper, with `once_more` after a last scrape if time allows. Returns each server's results and the
+    /// result of the file's writes.
     pub fn finish(self, once_more: bool) -> (Vec<ScrapeStats>, io::Result<()>) {
         self.order.send_replace(if once_more { ScrapeCommand::Last } else { ScrapeCommand::Stop });
         let panicked = || Err(io::Error::other("the thread of --server-metrics panicked"));
@@ -141,7 +143,7 @@ impl Scraper {
     }
 }
 
-/// Where the rows go: the first failure to write ends the writing, and is told at the end.
+/// Writes the rows. The first write error stops the writes and is reported at the end.
 struct ScrapeSink {
     writer: ScrapesWriter,
     written: io::Result<()>,
@@ -176,7 +178,7 @@ async fn scrape_all(
     }
 }
 
-/// One server.
+/// The scrapes of one server.
 struct ScrapeTask {
     server: usize,
     page: ScrapeTarget,
@@ -194,7 +196,7 @@ impl ScrapeTask {
             if order == ScrapeCommand::Run && next > clock.now() {
                 tokio::select! {
                     () = clock.sleep_until(next) => {}
-                    // Whoever gave orders is gone: there is nobody to scrape for.
+                    // A closed channel means that the run has gone.
                     changed = orders.changed() => if changed.is_err() { return } else { continue },
                 }
             }
@@ -207,7 +209,7 @@ impl ScrapeTask {
             let answer = clock.timeout(patience, self.fetch_page());
             let answer = tokio::select! {
                 answer = answer => answer,
-                // The end does not wait for an answer that it will ask for again.
+                // The last scrape replaces a pending one.
                 changed = orders.wait_for(|now| *now != order) => if changed.is_err() { return } else { continue },
             };
             let answer = answer.unwrap_or_else(|| Err(format!("no answer within {patience}")));
@@ -222,7 +224,6 @@ impl ScrapeTask {
         }
     }
 
-    /// The text of the page.
     async fn fetch_page(&self) -> Result<String, String> {
         let question = FetchRequest {
             target: &self.page.target,
@@ -236,7 +237,7 @@ impl ScrapeTask {
         Ok(String::from_utf8_lossy(&page).into_owned())
     }
 
-    /// Writes the row, and counts it.
+    /// Counts the scrape and writes its row.
     fn record(&self, at: Stamp, answer: Result<String, String>) {
         let took = Clock::Monotonic.now().since(at).as_nanos();
         let figures = answer.map(|page| metric_names::figures(&page)).and_then(|figures| match figures.is_empty() {

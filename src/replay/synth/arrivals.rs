@@ -1,13 +1,12 @@
-//! When requests come: a law of gaps, at a rate that may change.
+//! Arrival times: a distribution of gaps, at a rate that may change.
 //!
-//! # A rate that changes
-//! Gaps are drawn as if the rate were 1, and their sums are carried to the time by which so many requests are due: the
-//! inverse of the rate's integral. That is exact for Poisson arrivals of a rate that changes, keeps a constant law even,
-//! and lets no error add up.
+//! # Changing rates
+//! Gaps are drawn at a rate of 1, and the inverse of the rate's integral maps their sums to times. This is exact for a
+//! non-homogeneous Poisson process, keeps constant arrivals even, and accumulates no error.
 //!
 //! # The first request
-//! Where gaps are drawn, the run begins at a moment like any other and not with a request: in every length of time as many
-//! are expected as the rate says, and not one more, or with bursts several.
+//! With random gaps a run starts at a random point of the process, and not at an arrival. So every interval has the
+//! expected number of requests; a start at an arrival would add one, or with bursts several.
 
 use std::str::FromStr;
 
@@ -19,24 +18,23 @@ use serde_json::{Value, json};
 use crate::measure::time::Gap;
 use crate::trace::rng::rng;
 
-/// Makes the draws others than those of the rest of a load. Of sixty thousand numbers one by which the default seed's
-/// counts stay within 1.2 standard deviations of what is expected, at every length: a short load without `--seed` is an
-/// ordinary one.
+/// Separates these draws from the others of a load. Chosen among 60,000 numbers: with it the default seed's counts stay
+/// within 1.2 standard deviations of the expected value at every duration, so a short load without `--seed` is typical.
 const ARRIVALS_SEED_SALT: u64 = 49_451;
 
-/// How gaps are drawn.
+/// Distribution of gaps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ArrivalProcess {
-    /// All alike.
+    /// Equal gaps.
     Constant,
-    /// Independently of each other.
+    /// Independent exponential gaps.
     Poisson,
-    /// By a gamma distribution of this shape: below 1 requests come in bursts, 1 is Poisson, above they are more even.
+    /// Gamma-distributed gaps of this shape: below 1 bursty, 1 is Poisson, above 1 more even.
     Gamma(f64),
 }
 
 impl ArrivalProcess {
-    /// A gap, of 1 on average.
+    /// Draws a gap with mean 1.
     fn next_gap(self, random: &mut Pcg64Mcg) -> f64 {
         match self {
             Self::Constant => 1.0,
@@ -45,40 +43,40 @@ impl ArrivalProcess {
         }
     }
 
-    /// From the start of a run to its first request.
+    /// Draws the time from a run's start to its first request.
     fn first_gap(self, random: &mut Pcg64Mcg) -> f64 {
         match self {
             Self::Constant => 0.0,
             Self::Poisson => self.next_gap(random),
-            // A moment falls into a gap the likelier the longer that is, and anywhere in it.
+            // A random time falls into a gap in proportion to its length, uniformly within it.
             Self::Gamma(shape) => random.random::<f64>() * gamma(shape + 1.0, shape, random),
         }
     }
 }
 
-/// A number of the gamma distribution of this shape and rate.
+/// Draws from the gamma distribution of this shape and rate.
 fn gamma(shape: f64, rate: f64, random: &mut Pcg64Mcg) -> f64 {
     Gamma::new(shape, 1.0 / rate).map_or(1.0, |law| law.sample(random))
 }
 
-/// When requests come.
+/// The arrival times of a load.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ArrivalPattern {
-    /// By a law, at the rates of stages.
+    /// An arrival process at the stages' rates.
     Open(ArrivalProcess, Stages),
-    /// All at once: slots decide.
+    /// All at time zero; slots decide when each is sent.
     Closed,
 }
 
 impl ArrivalPattern {
-    /// One every so many seconds, exactly.
+    /// Evenly spaced arrivals at this rate per second.
     pub fn constant(rate: f64) -> Self {
         Self::Open(ArrivalProcess::Constant, Stages::constant(rate))
     }
 
-    /// As the file of a run tells them: `stages[]` with `from` and `to`, requests per second, and `seconds` of those that
-    /// end; `burstiness`, the shape of gamma gaps, of which Poisson's is 1 and constant ones' has no number. Null where slots
-    /// decide.
+    /// The pattern as in `run.json`: `stages[]` with `from` and `to` (requests per second) and `seconds` (if the stage
+    /// ends), and `burstiness`. Burstiness is the shape of gamma gaps, 1 for Poisson, absent for constant gaps. Null in
+    /// a closed loop.
     pub fn to_json(&self) -> Value {
         let Self::Open(law, Stages(stages)) = self else { return Value::Null };
         let burstiness = match law {
@@ -91,21 +89,21 @@ impl ArrivalPattern {
     }
 }
 
-/// Rates one after the other; there is at least one.
+/// Consecutive rates; at least one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stages(Vec<Stage>);
 
-/// A rate that holds or changes evenly, in requests per second.
+/// A constant or linearly changing rate, in requests per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Stage {
     from: f64,
     to: f64,
-    /// In seconds; without an end it is infinite.
+    /// Seconds; infinite if the stage does not end.
     length: f64,
 }
 
 impl Stages {
-    /// One rate without an end.
+    /// One endless rate.
     pub fn constant(rate: f64) -> Self {
         Self(vec![Stage { from: rate, to: rate, length: f64::INFINITY }])
     }
@@ -138,39 +136,38 @@ impl FromStr for Stage {
 }
 
 impl Stage {
-    /// Requests that come in it.
     fn expected_requests(&self) -> f64 {
-        // Not where the rate is 0: that would be no number.
+        // At rate 0 the product with an infinite length would be NaN.
         if self.from + self.to == 0.0 { 0.0 } else { (self.from + self.to) / 2.0 * self.length }
     }
 
-    /// Seconds from its start until so many have come.
+    /// Seconds from the stage's start until `mass` requests have arrived.
     fn time_until(&self, mass: f64) -> f64 {
         if mass <= 0.0 {
             return 0.0;
         }
         let growth = if self.length.is_finite() { (self.to - self.from) / self.length } else { 0.0 };
-        // Rounding may put the last moment of a rate that goes down to 0 past its end.
+        // Rounding may move the last arrival of a rate that falls to 0 past the stage's end.
         let root = (self.from * self.from + 2.0 * growth * mass).max(0.0).sqrt();
         (2.0 * mass / (self.from + root)).min(self.length)
     }
 }
 
-/// The moments at which something comes, from the run's start. Without an end where the last stage has none.
+/// Arrival times since the run's start; endless if the last stage is.
 pub(super) struct ArrivalTimes {
     law: ArrivalProcess,
     stages: std::vec::IntoIter<Stage>,
     stage: Option<Stage>,
-    /// Where the stage begins: seconds, and requests that have come before it.
+    /// The stage's start in seconds, and the requests expected before it.
     stage_start: (f64, f64),
-    /// Requests that are due by the next moment, at a rate of 1 its time.
+    /// Expected requests up to the next arrival, which is its time at rate 1.
     due: f64,
     number: u64,
     random: Pcg64Mcg,
 }
 
 impl ArrivalTimes {
-    /// The moments of a law; they are the same for the same seed.
+    /// Arrival times of a process, deterministic per seed.
     pub(super) fn new(law: ArrivalProcess, stages: Stages, seed: u64) -> Self {
         let mut stages = stages.0.into_iter();
         let stage = stages.next();
@@ -194,7 +191,7 @@ impl Iterator for ArrivalTimes {
         let at = self.stage_start.0 + stage.time_until(self.due - self.stage_start.1);
         self.number += 1;
         self.due = match self.law {
-            // From the number and not from a sum, so that no error adds up.
+            // Computed from the index, so that no error accumulates.
             ArrivalProcess::Constant => self.number as f64,
             law => self.due + law.next_gap(&mut self.random),
         };
@@ -238,7 +235,7 @@ mod tests {
         assert!((down[99] - 9.0).abs() < 1e-6, "100 - (10 - t)² = 99");
     }
 
-    /// The largest distance between the distribution of these values and the one that should be.
+    /// The largest distance between the values' empirical distribution and the wanted one.
     fn distance(mut values: Vec<f64>, wanted: impl Fn(f64) -> f64) -> f64 {
         values.sort_by(f64::total_cmp);
         let n = values.len() as f64;
@@ -249,7 +246,7 @@ mod tests {
         values.iter().enumerate().map(off).fold(0.0, f64::max)
     }
 
-    /// Kolmogorov's bound: a sample of the law itself is further off once in a million.
+    /// Kolmogorov-Smirnov bound: a correct sample exceeds it once in a million.
     fn bound(n: usize) -> f64 {
         2.7 / (n as f64).sqrt()
     }
@@ -260,9 +257,9 @@ mod tests {
         assert!((19_400..20_600).contains(&times.len()), "20,000 are expected, {} came", times.len());
         let off = distance(times.clone(), |at| (at / 100.0).powi(2));
         assert!(off < bound(times.len()), "{off}");
-        // An even rate would be told from it.
+        // An even rate would be rejected.
         assert!(distance(times.clone(), |at| at / 100.0) > 0.2);
-        // On the ramp's own time the gaps are exponential: independent of each other.
+        // On the time scale of a constant rate, the gaps are exponential and independent.
         let own: Vec<f64> = times.iter().map(|at| 2.0 * at * at).collect();
         let gaps: Vec<f64> = own.windows(2).map(|pair| pair[1] - pair[0]).collect();
         let off = distance(gaps.clone(), |gap| 1.0 - (-gap).exp());
@@ -280,7 +277,7 @@ mod tests {
         assert!((800.0..1_200.0).contains(&chi_square), "{chi_square}");
     }
 
-    /// Mean and variance of how many come until a moment at a rate of 1, over many seeds.
+    /// Mean and variance of the arrivals before `until` at rate 1, over many seeds.
     fn counts(law: ArrivalProcess, until: f64) -> (f64, f64) {
         const SEEDS: u64 = 4_000;
         let count = |seed| {
@@ -294,7 +291,8 @@ mod tests {
 
     #[test]
     fn over_many_seeds_as_many_come_as_the_rate_says_and_vary_as_the_law_does() {
-        // Of a renewal process at rest the mean is exact at any time; the variance is Poisson's, or nears its burstiness.
+        // A stationary renewal process has the exact mean at any time; its variance is Poisson's or approaches its
+        // burstiness.
         for (law, until, variance) in [
             (ArrivalProcess::Poisson, 1.0, 1.0),
             (ArrivalProcess::Poisson, 20.0, 20.0),
@@ -309,7 +307,7 @@ mod tests {
             assert!((mean - until).abs() < error, "{law:?}: {mean} until {until}");
             assert!((varied / variance - 1.0).abs() < 0.15, "{law:?}: variance {varied} until {until}");
         }
-        // The shortest times, where a run that began with a request would have it too often.
+        // The shortest times, where a start at an arrival would add it.
         for law in [ArrivalProcess::Gamma(0.25), ArrivalProcess::Gamma(4.0)] {
             let (mean, varied) = counts(law, 1.0);
             assert!((mean - 1.0).abs() < 5.0 * (varied / 4_000.0).sqrt(), "{law:?}: {mean}");

@@ -1,4 +1,4 @@
-//! How long things are: by a law, as measured in public traces, or as rows of a file.
+//! Lengths: from a distribution, from public traces, or from a file's rows.
 
 use std::fmt;
 use std::fs;
@@ -15,26 +15,26 @@ use crate::replay::schedule::RowError;
 use crate::replay::trace_source::{self, TraceReadOptions, TraceSource};
 use crate::trace::format::TraceFormat;
 
-/// The longest length that is drawn.
+/// Largest length drawn.
 const MAX_LENGTH: f64 = 16_777_216.0;
-/// Rows of a file that lengths are drawn from; 16 MB.
+/// Limit on the rows of a lengths file: 16 MB in memory.
 const MAX_PAIRS: usize = 1_000_000;
 
-/// A whole number above 0: tokens, turns, or milliseconds.
+/// A distribution of positive integers: tokens, turns, or milliseconds.
 #[derive(Clone, Copy, PartialEq)]
 pub enum LengthDistribution {
-    /// All alike.
+    /// One value.
     Fixed(u64),
-    /// Normal, with mean and standard deviation; what is below 1 is 1.
+    /// Normal, with mean and standard deviation; values below 1 become 1.
     Normal(f64, f64),
-    /// Log-normal, with its own mean and standard deviation.
+    /// Log-normal, with the mean and standard deviation of the values themselves.
     LogNormal(f64, f64),
-    /// As measured: the values at [`shares`], and between them as on a logarithmic scale.
+    /// Measured: the quantiles at each [`quantile_fraction`], with logarithmic interpolation.
     Measured(&'static LengthQuantiles),
 }
 
 impl fmt::Debug for LengthDistribution {
-    /// Of measured lengths no number: a run's result names what was sent, in one line.
+    /// Omits the values of measured lengths: a run's result prints the load in one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fixed(length) => write!(f, "Fixed({length})"),
@@ -45,17 +45,17 @@ impl fmt::Debug for LengthDistribution {
     }
 }
 
-/// Measured lengths: the value at each of the [`shares`].
+/// Measured lengths: the value at each [`quantile_fraction`].
 pub type LengthQuantiles = [u32; 206];
 
-/// Of measured lengths the share that is not above quantile number `at`: 200 in even steps, and five more in the last step,
-/// where lengths are far apart.
+/// The share of lengths at or below quantile `at`: 200 even steps, and five more in the last step, where lengths are
+/// far apart.
 pub const fn quantile_fraction(at: usize) -> f64 {
     const LAST_STEP: [f64; 6] = [0.996, 0.997, 0.998, 0.999, 0.999_5, 1.0];
     if at < 200 { at as f64 / 200.0 } else { LAST_STEP[if at < 206 { at - 200 } else { 5 }] }
 }
 
-/// The measured length at a share of all.
+/// The measured length at a share.
 fn quantile_at(quantiles: &LengthQuantiles, share: f64) -> f64 {
     let even = (share * 200.0) as usize;
     let mut above = even.clamp(0, quantiles.len() - 2) + 1;
@@ -67,7 +67,7 @@ fn quantile_at(quantiles: &LengthQuantiles, share: f64) -> f64 {
     (low + (high - low) * part).exp()
 }
 
-/// The share of a normal distribution that is below `z`: Abramowitz and Stegun 7.1.26, within 2e-7.
+/// The standard normal distribution function at `z`: Abramowitz and Stegun 7.1.26, error below 2e-7.
 fn normal_cdf(z: f64) -> f64 {
     const C: [f64; 5] = [0.254_829_592, -0.284_496_736, 1.421_413_741, -1.453_152_027, 1.061_405_429];
     let x = z.abs() / std::f64::consts::SQRT_2;
@@ -86,10 +86,10 @@ impl FromStr for LengthDistribution {
 }
 
 impl LengthDistribution {
-    /// Pauses in milliseconds, written with units: `5s`, `lognormal:5s:2s`.
+    /// Parses pauses with units, as in `5s` or `lognormal:5s:2s`, into milliseconds.
     ///
     /// # Errors
-    /// What was expected.
+    /// The text that was expected.
     pub fn parse_durations(text: &str) -> Result<Self, &'static str> {
         const EXPECTED: &str =
             "expected a time from 1ms on, normal:MEAN:SD or lognormal:MEAN:SD, as in lognormal:5s:2s";
@@ -108,13 +108,12 @@ impl LengthDistribution {
         }
     }
 
-    /// One of them.
     pub(super) fn draw(self, random: &mut Pcg64Mcg) -> u64 {
         let drawn = match self {
             Self::Fixed(length) => return length,
             Self::Normal(mean, deviation) => Normal::new(mean, deviation).map_or(mean, |law| law.sample(random)),
             Self::LogNormal(mean, deviation) => {
-                // Of the logarithm, such that the lengths themselves have the mean and the deviation that were asked for.
+                // Parameters of the logarithm that give the lengths the requested mean and deviation.
                 let variance = (1.0 + (deviation / mean).powi(2)).ln();
                 LogNormal::new(mean.ln() - variance / 2.0, variance.sqrt()).map_or(mean, |law| law.sample(random))
             }
@@ -124,35 +123,35 @@ impl LengthDistribution {
     }
 }
 
-/// A length that can be sent.
+/// Rounds a draw to a length that can be sent.
 fn round_length(drawn: f64) -> u64 {
     drawn.round().clamp(1.0, MAX_LENGTH) as u64
 }
 
-/// What a trace was taken for, and its header.
+/// A trace's detected format and its header.
 pub type DetectedTrace = (&'static TraceFormat, TraceHeader);
 
-/// How long prompts and replies are, in tokens.
+/// Prompt and output lengths, in tokens.
 #[derive(Clone, PartialEq)]
 pub enum RequestLengths {
-    /// Each by its own law: (prompt, reply).
+    /// Independent distributions: (prompt, output).
     Independent(LengthDistribution, LengthDistribution),
-    /// As measured, with ranks that go together as far as they did there: by a Gaussian copula, whose correlation is
-    /// 2 sin(π ρ / 6) for Spearman's ρ.
+    /// Measured distributions with correlated ranks: a Gaussian copula whose correlation is 2 sin(π ρ / 6) for
+    /// Spearman's ρ.
     Correlated {
-        /// Of prompts.
+        /// Prompt quantiles.
         input: &'static LengthQuantiles,
-        /// Of replies.
+        /// Output quantiles.
         output: &'static LengthQuantiles,
         /// Spearman's ρ.
         rank_correlation: f64,
     },
-    /// Drawn together, as (prompt, reply), so that long prompts keep their replies.
+    /// Drawn together, as (prompt, output), so that long prompts keep their outputs.
     Pairs(Arc<[(u32, u32)]>),
 }
 
 impl fmt::Debug for RequestLengths {
-    /// Of pairs how many there are: a run's result names what was sent, in one line.
+    /// Prints the number of pairs only: a run's result prints the load in one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Independent(input, output) => write!(f, "{input:?}, {output:?}"),
@@ -165,11 +164,11 @@ impl fmt::Debug for RequestLengths {
 }
 
 impl RequestLengths {
-    /// The lengths of a file's rows: a trace in any format that is known, or lines of two numbers, `ISL,OSL`; and what a
-    /// trace was taken for, with its header.
+    /// The lengths of a file's rows: a trace in any known format, or lines `ISL,OSL`. For a trace also returns its
+    /// format and header.
     ///
     /// # Errors
-    /// When it cannot be read, or has no row with both lengths.
+    /// The file cannot be read, or no row has both lengths.
     pub fn from_file(path: &Path, reading: TraceReadOptions) -> Result<(Self, Option<DetectedTrace>), RowError> {
         let shown = path.display();
         let lines = if reading.format.is_none() { read_pairs(path)? } else { None };
@@ -186,7 +185,7 @@ impl RequestLengths {
         Ok((Self::Pairs(pairs.into()), trace))
     }
 
-    /// Those of one request: (prompt, reply).
+    /// Draws one request's lengths: (prompt, output).
     pub(super) fn draw(&self, random: &mut Pcg64Mcg) -> (u64, u64) {
         match self {
             Self::Independent(input, output) => (input.draw(random), output.draw(random)),
@@ -218,7 +217,7 @@ fn read_trace_pairs(path: &Path, reading: TraceReadOptions) -> Result<(TokenLeng
 
 type TokenLengthPairs = Vec<(u32, u32)>;
 
-/// The lines of a file of two numbers; `None` where the first line with a number in it says that it is none.
+/// Reads a file of number pairs; `None` if its first line with a number has another form.
 fn read_pairs(path: &Path) -> Result<Option<TokenLengthPairs>, RowError> {
     use std::io::{BufRead as _, BufReader, Read as _};
     if !path.is_file() {
@@ -229,7 +228,7 @@ fn read_pairs(path: &Path) -> Result<Option<TokenLengthPairs>, RowError> {
         Some((input.trim().parse().ok()?, output.trim().parse().ok()?))
     };
     let mut pairs: TokenLengthPairs = Vec::new();
-    // Two numbers and a comma are never longer than this; a packed file has lines of any length.
+    // Two numbers and a comma are never longer than this; a compressed file has lines of any length.
     let mut lines = BufReader::new(fs::File::open(path).map_err(|error| format!("{}: {error}", path.display()))?);
     for number in 1..=MAX_PAIRS {
         let mut line = Vec::new();
@@ -239,7 +238,7 @@ fn read_pairs(path: &Path) -> Result<Option<TokenLengthPairs>, RowError> {
         }
         match std::str::from_utf8(&line).ok().map(|line| (line.trim(), pair(line))) {
             Some((_, Some(pair))) => pairs.push(pair),
-            // One line of names, and blank ones.
+            // A header line, and blank lines.
             Some(("", None)) => {}
             Some((_, None)) if number == 1 && line.ends_with(b"\n") => {}
             _ if pairs.is_empty() => return Ok(None),
@@ -254,7 +253,7 @@ mod tests {
     use super::*;
     use crate::trace::rng::rng;
 
-    /// Mean and coefficient of variation of 20,000.
+    /// Mean and coefficient of variation of 20,000 draws.
     fn moments(length: LengthDistribution) -> (f64, f64) {
         let mut random = rng(7);
         let values: Vec<f64> = (0..20_000).map(|_| length.draw(&mut random) as f64).collect();

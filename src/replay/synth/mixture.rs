@@ -1,5 +1,4 @@
-//! Lengths of named kinds of traffic, as measured in public traces, and how far the ranks of prompts and replies go
-//! together there.
+//! Named kinds of traffic: lengths measured in public traces, with the rank correlation of prompts and outputs.
 
 use super::length::{LengthDistribution, LengthQuantiles, RequestLengths};
 use super::mixture_tables as tables;
@@ -7,23 +6,23 @@ use super::mixture_tables as tables;
 /// A kind of traffic.
 #[derive(Debug)]
 pub struct TrafficMix {
-    /// Its name.
+    /// Name on the command line.
     pub name: &'static str,
-    /// Where it was measured.
+    /// The trace in which it was measured.
     pub source: &'static str,
     input: &'static LengthQuantiles,
     output: &'static LengthQuantiles,
-    /// Spearman's rank correlation of the lengths of a prompt and its reply.
+    /// Spearman's rank correlation of prompt and output lengths.
     rank_correlation: f64,
 }
 
 impl TrafficMix {
-    /// That of this name.
+    /// Finds a mix by name.
     pub fn named(name: &str) -> Option<&'static Self> {
         TRAFFIC_MIXES.iter().find(|mix| mix.name == name)
     }
 
-    /// Its lengths; a law given for one side is taken instead, and says nothing of the other side.
+    /// The mix's lengths. A distribution given for one side replaces that side and removes the correlation.
     pub fn lengths(
         &'static self,
         input: Option<LengthDistribution>,
@@ -83,7 +82,7 @@ mod tests {
     use crate::replay::trace_source::TraceReadOptions;
     use crate::trace::rng::rng;
 
-    /// So many draws of a mix, prompts and replies.
+    /// Draws `number` prompts and outputs from a mix.
     fn drawn(name: &str, number: usize) -> (Vec<u64>, Vec<u64>) {
         let lengths = TrafficMix::named(name).unwrap().lengths(None, None);
         let mut random = rng(11);
@@ -101,7 +100,7 @@ mod tests {
             let (inputs, outputs) = drawn(name, 100_000);
             let off = |values: &[u64], mean: f64| values.iter().sum::<u64>() as f64 / values.len() as f64 / mean - 1.0;
             let (of_inputs, of_outputs) = (off(&inputs, input), off(&outputs, output));
-            // Four standard errors of the widest, replies of code, are 3 %.
+            // The widest are outputs of code: four standard errors are 3 %.
             assert!(of_inputs.abs() < 0.02 && of_outputs.abs() < 0.035, "{name}: {of_inputs} {of_outputs}");
             let found = correlation_of_ranks(&inputs, &outputs);
             assert!((found - correlation).abs() < 0.015, "{name}: {found} instead of {correlation}");
@@ -110,7 +109,7 @@ mod tests {
     }
 
     fn correlation_of_ranks(a: &[u64], b: &[u64]) -> f64 {
-        // Of equal values all have the middle of their ranks.
+        // Equal values share the mean of their ranks.
         let ranks = |values: &[u64]| -> Vec<f64> {
             let mut sorted = values.to_vec();
             sorted.sort_unstable();
@@ -147,7 +146,7 @@ mod tests {
             distance(inputs, pairs.iter().map(|(input, _)| u64::from(*input)).collect()),
             distance(outputs, pairs.iter().map(|(_, output)| u64::from(*output)).collect()),
         ];
-        // The table's own distance is 0.003, and 200,000 draws add as much.
+        // The table itself is within 0.003, and 200,000 draws add about as much.
         assert!(of_inputs < 0.008 && of_outputs < 0.008, "{of_inputs} {of_outputs}");
     }
 

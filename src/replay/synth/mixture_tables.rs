@@ -1,7 +1,8 @@
-//! Quantiles of lengths in public traces, at the shares of [`shares`](super::length::shares). Made of the published files
-//! that [`MIXES`](super::mixes::MIXES) names: the value at a share is the row at that part of the sorted lengths.
+//! Quantiles of lengths in public traces, at each [`quantile_fraction`](super::length::quantile_fraction). Computed
+//! from the published files that [`TRAFFIC_MIXES`](super::mixture::TRAFFIC_MIXES) names: the value at a share is the
+//! row at that rank of the sorted lengths.
 //!
-//! It is long, for it is data.
+//! The file is long because it is data.
 
 use super::length::LengthQuantiles;
 

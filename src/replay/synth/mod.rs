@@ -1,5 +1,5 @@
-//! Synthetic traces: arrivals, lengths and sessions by law, as rows like any other. Pure, but for the reading of a file
-//! of lengths.
+//! Synthetic traces: arrivals, lengths and sessions from distributions, as ordinary trace rows. Pure, except for
+//! reading a file of lengths.
 
 pub mod arrivals;
 pub mod length;
@@ -18,31 +18,31 @@ use crate::capture::row::{
 };
 use crate::trace::rng::rng;
 
-/// Where such a trace says that it comes from.
+/// The source in a synthetic trace's header.
 pub const SYNTHETIC_SOURCE: &str = "synthetic";
 
-/// A trace to be made.
+/// Parameters of a synthetic trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SyntheticTrace {
-    /// When requests come; with more than one turn, when sessions begin.
+    /// Arrival times of requests, or with several turns of sessions.
     pub arrivals: ArrivalPattern,
-    /// How many requests; `None` without end, or to the end of the stages.
+    /// Number of requests; `None` is endless, or until the stages end.
     pub requests: Option<u64>,
-    /// How long prompts and replies are. What a later turn has beside its history is as long as a prompt.
+    /// Prompt and output lengths. A later turn adds one prompt length to its history.
     pub lengths: RequestLengths,
-    /// Requests of a session, each with all that was said before in its prompt.
+    /// Requests per session; each prompt contains the history.
     pub turns: LengthDistribution,
-    /// Milliseconds from an answer to the next turn; `None` is at once.
+    /// Milliseconds from a response to the next turn; `None` is none.
     pub think: Option<LengthDistribution>,
-    /// Tokens at the beginning of each prompt that its group shares; 0 without.
+    /// Tokens at the start of each prompt that its group shares; 0 disables it.
     pub shared_prefix: u32,
-    /// Groups that share a prefix.
+    /// Number of groups that share a prefix.
     pub prefix_groups: u64,
-    /// The model asked for.
+    /// Model name in the requests.
     pub model: Option<String>,
-    /// Whether streams are asked for.
+    /// Whether requests ask for streaming.
     pub stream: bool,
-    /// Decides what is drawn.
+    /// Seed of all random draws.
     pub seed: u64,
 }
 
@@ -64,7 +64,7 @@ impl Default for SyntheticTrace {
 }
 
 impl SyntheticTrace {
-    /// The header of the trace.
+    /// The trace's header.
     pub fn header(&self) -> TraceHeader {
         let blocks = (self.shared_prefix > 0).then_some(BlockScheme {
             size: self.shared_prefix,
@@ -77,7 +77,7 @@ impl SyntheticTrace {
         TraceHeader { blocks, ..TraceHeader::new(SYNTHETIC_SOURCE) }
     }
 
-    /// Its rows: the same for the same seed.
+    /// The trace's rows, deterministic per seed.
     pub fn rows(&self) -> impl Iterator<Item = TraceEntry> + Send + use<> {
         let begins: Box<dyn Iterator<Item = u64> + Send> = match &self.arrivals {
             ArrivalPattern::Open(law, stages) => {
@@ -96,13 +96,13 @@ impl SyntheticTrace {
         rows.take(most)
     }
 
-    /// One request for each shared prefix, by which a server's cache comes to know it.
+    /// One request per shared prefix, which brings it into the server's cache.
     pub fn prefixes(&self) -> impl Iterator<Item = TraceEntry> + use<> {
         let (model, stream, tokens) = (self.model.clone(), self.stream, u64::from(self.shared_prefix));
         (0..self.prefix_groups.max(1)).filter(move |_| tokens > 0).map(move |group| TraceEntry {
             model: model.clone(),
             stream: Some(stream),
-            // One token more: a server computes the last of a prompt whatever it has cached.
+            // One extra token: a server always computes a prompt's last token.
             prompt: PromptShape { tokens: Some(tokens + 1), blocks: vec![group], ..PromptShape::default() },
             output_tokens: Some(1),
             ..TraceEntry::default()
@@ -110,20 +110,20 @@ impl SyntheticTrace {
     }
 }
 
-/// A turn that is still to come. Compared by its time first.
+/// A pending turn, ordered by its time first.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct SyntheticTurn {
     at: u64,
     session: u64,
     turn: u32,
-    /// Turns of the session that are left, this one too.
+    /// Turns left in the session, including this one.
     turns_left: u64,
-    /// Tokens that were said before.
+    /// Tokens of the earlier turns.
     history: u64,
     think: Option<u64>,
 }
 
-/// See [`Synthetic::rows`]. Memory: one turn for each session that is not over.
+/// Iterator of [`SyntheticTrace::rows`]. Memory: one turn per open session.
 struct SyntheticRows<I: Iterator<Item = u64>> {
     synthetic: SyntheticTrace,
     session_starts: std::iter::Peekable<I>,
@@ -138,7 +138,7 @@ impl<I: Iterator<Item = u64>> Iterator for SyntheticRows<I> {
     fn next(&mut self) -> Option<TraceEntry> {
         let closed = self.synthetic.arrivals == ArrivalPattern::Closed;
         let begins = self.session_starts.peek().copied();
-        // Where slots decide there are no times to put sessions in order by: each is whole before the next.
+        // A closed loop has no times to order sessions by, so each session ends before the next.
         let is_next = |Reverse(turn): &Reverse<SyntheticTurn>| closed || begins.is_none_or(|begins| turn.at <= begins);
         let later = self.pending_turns.peek().is_some_and(is_next).then(|| self.pending_turns.pop()).flatten();
         let turn = match later {
@@ -162,7 +162,7 @@ impl<I: Iterator<Item = u64>> SyntheticRows<I> {
             0 => Vec::new(),
             _ => vec![turn.session % synthetic.prefix_groups.max(1)],
         };
-        // Who has one turn only needs no name.
+        // A session of a single turn needs no name.
         let named = synthetic.turns != LengthDistribution::Fixed(1);
         let entry = TraceEntry {
             at: turn.at,
