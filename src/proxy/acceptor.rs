@@ -1,4 +1,4 @@
-//! Takes connections and gives each to the worker that has the fewest.
+//! Accepts connections and assigns each to the worker with the fewest.
 
 use std::io;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use super::worker::{AcceptedConnection, ConnectionCountGuard, WorkerHandle};
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
 
-/// How long to wait when the process is out of descriptors: connections wait in the kernel's queue meanwhile.
+/// Pause when the process is out of descriptors; new connections wait in the kernel's queue.
 const ACCEPT_RETRY_DELAY: Gap = Gap::from_millis(100);
-/// How often that is told.
+/// Minimum time between two log messages about it.
 const LOG_INTERVAL: Gap = Gap::from_millis(60_000);
 
-/// Accepts until draining begins, and hands on everything that it has accepted. At most `max_connections` are open; the
-/// next one waits in the kernel's queue. `remedy` says what to raise.
+/// Accepts until draining begins, and hands every accepted connection to a worker. At most `max_connections` are open;
+/// the next one waits in the kernel's queue. `remedy` is the setting that raises the limit.
 pub(super) async fn run(
     listener: TcpListener,
     workers: Vec<WorkerHandle>,
@@ -56,7 +56,7 @@ pub(super) async fn run(
         let Ok(socket) = socket.into_std() else { continue };
         let fewest = workers.iter().min_by_key(|worker| worker.connections.load(Ordering::Relaxed));
         if let Some(worker) = fewest {
-            // Counted here, so that connections that come at once are spread as well.
+            // Counted at once, so that simultaneous connections are spread evenly too.
             let counted = ConnectionCountGuard::new(worker);
             if worker.inbox.send(AcceptedConnection { socket, permit, count_guard: counted }).await.is_err() {
                 return;
@@ -65,7 +65,7 @@ pub(super) async fn run(
     }
 }
 
-/// The next connection, and its place among those allowed. Nothing is lost where this is dropped.
+/// The next connection and its permit. Cancel-safe: dropping the future loses no connection.
 async fn accept(
     listener: &TcpListener,
     places: &Arc<Semaphore>,

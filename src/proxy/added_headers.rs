@@ -1,4 +1,4 @@
-//! What we add to a request on its way: nothing, unless configured.
+//! Headers that the proxy adds to a request: none unless configured.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use crate::net::http1::{Head, KnownHeader};
 use crate::net::io::MaybeTlsStream;
 use crate::proxy::upstream::TraceFields;
 
-/// How the client reached us.
+/// The client's scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scheme {
     Http,
@@ -24,7 +24,7 @@ impl Scheme {
     }
 }
 
-/// The fields added to one request.
+/// Headers added to one request.
 #[derive(Debug, Default)]
 pub(super) struct AddedHeaders {
     fields: Vec<(&'static str, String)>,
@@ -53,8 +53,8 @@ impl AddedHeaders {
                 fields.push(("X-Forwarded-Host", host.to_owned()));
             }
         }
-        // Untouched with tracing off. With it on ours replaces the client's parent, and its state goes on only in the
-        // trace that it belongs to.
+        // With tracing off the client's fields pass unchanged. With tracing on the proxy's `traceparent` replaces the
+        // client's, and `tracestate` passes only within its own trace.
         let trace = match trace {
             None => TraceFields { parent: true, state: true },
             Some(trace) => {
@@ -65,12 +65,11 @@ impl AddedHeaders {
         Self { fields, trace }
     }
 
-    /// The fields as they go over the wire.
     pub(super) fn fields(&self) -> &[(&'static str, String)] {
         &self.fields
     }
 
-    /// Which of the client's own trace fields go on.
+    /// Which of the client's trace fields are forwarded.
     pub(super) fn trace(&self) -> TraceFields {
         self.trace
     }

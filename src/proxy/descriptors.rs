@@ -1,38 +1,38 @@
-//! How many of the process's descriptors clients and upstream connections may take.
+//! Connection limits, from the process's file descriptors.
 //!
-//! A kubelet whose probes are not answered kills the pod, streams and all. So the admin port keeps descriptors for all
-//! of its connections, whatever the clients do. The limits are computed once: counting what is open costs a system call
-//! for each descriptor.
+//! A kubelet kills the pod, streams included, if its probes get no answer. So descriptors for all admin connections are
+//! reserved, whatever the clients do. The limits are computed once, because counting open descriptors costs a system
+//! call for each.
 
 use std::fs;
 
 use nix::sys::resource::{Resource, getrlimit};
 
-/// Descriptors kept for connections to the admin port: as many as it serves at once.
+/// Reserved for the admin port: one per connection that it serves concurrently.
 const RESERVED_ADMIN_DESCRIPTORS: usize = 64;
-/// Descriptors kept for the process's own: exporters, the capture's files, configuration, names that are looked up.
+/// Reserved for exporters, capture files, configuration, and name resolution.
 const RESERVED_INTERNAL_DESCRIPTORS: usize = 16;
 
-/// At most this many connections of each kind.
+/// Connection limits by kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ConnectionLimits {
-    /// From clients.
+    /// Client connections.
     pub(super) clients: usize,
-    /// To the upstream, idle ones included.
+    /// Upstream connections, including idle ones.
     pub(super) upstream: usize,
 }
 
 impl ConnectionLimits {
-    /// What this process has left now.
+    /// Limits from the descriptors that are free now.
     pub(super) fn for_process() -> Self {
         let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
-        // Where there is no /proc, standard streams, listeners and runtimes take about this many. One entry is the handle
-        // by which they are listed.
+        // Without /proc: standard streams, listeners and runtimes use about 32. One entry of the list is the handle
+        // that reads it.
         let open = fs::read_dir("/proc/self/fd").map_or(32, |entries| entries.count().saturating_sub(1));
         Self::from_free(usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(open))
     }
 
-    /// Each client connection may need one to the upstream, so each kind gets half of what is not kept.
+    /// Each client connection may need one to the upstream, so each kind gets half of the unreserved descriptors.
     fn from_free(free: usize) -> Self {
         let kept = (RESERVED_ADMIN_DESCRIPTORS + RESERVED_INTERNAL_DESCRIPTORS).min(free / 2);
         let clients = ((free - kept) / 2).max(1);

@@ -1,5 +1,5 @@
-//! Answers of our own: what is wrong, whose fault it is, and in the shape that the client expects: its dialect's, or
-//! gRPC's, which is a status among the fields and no body.
+//! The proxy's own error responses: status, message and origin, in the format of the client's dialect. gRPC clients get
+//! a status in the headers and no body.
 
 use std::fmt;
 
@@ -10,22 +10,22 @@ use crate::measure::record::Ending;
 use crate::net::http1::body::BodyError;
 use crate::net::http1::{Head, HeadError};
 
-/// The field that tells our answers from the upstream's.
+/// Distinguishes the proxy's responses from the upstream's.
 pub(super) const ERROR_HEADER: &str = "x-streamgauge-error";
 
-/// Whose fault an error is.
+/// The origin of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ErrorOrigin {
-    /// The client sent something that cannot be passed on.
+    /// The client sent an invalid request.
     Downstream,
-    /// The upstream gave no answer, or one that cannot be passed on.
+    /// The upstream sent no response, or an invalid one.
     Upstream,
-    /// A limit of ours.
+    /// A limit of the proxy.
     Proxy,
 }
 
 impl ErrorOrigin {
-    /// The same, as records say it.
+    /// The origin in records.
     pub(super) fn failure_origin(self) -> FailureOrigin {
         match self {
             Self::Downstream => FailureOrigin::Client,
@@ -45,7 +45,7 @@ impl fmt::Display for ErrorOrigin {
     }
 }
 
-/// Why a request is answered here.
+/// An error that the proxy answers itself.
 #[derive(Debug)]
 pub(super) struct ProxyError {
     pub(super) status: u16,
@@ -58,17 +58,17 @@ impl ProxyError {
         Self { status, origin: fault, message: message.into() }
     }
 
-    /// Too many streams are open.
+    /// The stream limit is reached.
     pub(super) fn too_many_streams(limit: usize) -> Self {
         Self::new(503, ErrorOrigin::Proxy, format!("{limit} streams are open, which is the limit (--max-streams)"))
     }
 
-    /// Somebody takes us for a forward proxy.
+    /// The client uses the proxy as a forward proxy.
     pub(super) fn connect_unsupported() -> Self {
         Self::new(405, ErrorOrigin::Downstream, "CONNECT is for forward proxies; this one has one upstream")
     }
 
-    /// How the exchange ends when the client has been told.
+    /// The exchange's ending after the response.
     pub(super) fn ending(&self) -> Ending {
         match self.origin {
             ErrorOrigin::Upstream => Ending::UpstreamFailed,
@@ -76,7 +76,7 @@ impl ProxyError {
         }
     }
 
-    /// The answer to `request`, of which `dialect` is the dialect.
+    /// Formats the response to `request` in the client's `dialect`.
     pub(super) fn to_response(&self, request: &Head, dialect: Option<&'static Dialect>) -> ErrorResponse {
         let error = (ERROR_HEADER, format!("{}; {}", self.origin, self.message));
         if let Some(kind) = request.grpc() {
@@ -102,7 +102,7 @@ impl ProxyError {
         }
     }
 
-    /// The code of gRPC that says the same as the status: UNAVAILABLE and RESOURCE_EXHAUSTED may be tried again.
+    /// The gRPC status code for the HTTP status. Clients may retry after UNAVAILABLE and RESOURCE_EXHAUSTED.
     fn grpc_status(&self) -> u8 {
         const INVALID_ARGUMENT: u8 = 3;
         const RESOURCE_EXHAUSTED: u8 = 8;
@@ -117,17 +117,17 @@ impl ProxyError {
     }
 }
 
-/// What is sent instead of the upstream's answer.
+/// An error response.
 #[derive(Debug)]
 pub(super) struct ErrorResponse {
     pub(super) status: u16,
     pub(super) fields: Vec<(&'static str, String)>,
-    /// Empty for gRPC, whose clients take a head that ends the stream for trailers.
+    /// Empty for gRPC: its clients read a head that ends the stream as trailers.
     pub(super) body: String,
 }
 
 impl ErrorResponse {
-    /// The whole answer over HTTP/1.1, after which the connection closes.
+    /// Writes the response for HTTP/1.1; the connection closes after it.
     pub(super) fn write(&self, out: &mut Vec<u8>, to_head: bool) {
         let reason = http::StatusCode::from_u16(self.status).ok().and_then(|status| status.canonical_reason());
         let mut head = format!("HTTP/1.1 {} {}\r\n", self.status, reason.unwrap_or_default());
@@ -142,7 +142,7 @@ impl ErrorResponse {
     }
 }
 
-/// A `grpc-message`: what is not printable ASCII, and `%` itself, as `%` and two digits.
+/// Encodes a `grpc-message`: percent-encodes `%` and everything outside printable ASCII.
 fn percent_encoded(message: &str) -> String {
     let mut encoded = String::with_capacity(message.len());
     for byte in message.bytes() {
@@ -155,7 +155,7 @@ fn percent_encoded(message: &str) -> String {
 }
 
 impl From<HeadError> for ProxyError {
-    /// A request head that is refused.
+    /// An invalid request head.
     fn from(error: HeadError) -> Self {
         let status = match error {
             HeadError::TooLarge => 431,
@@ -167,7 +167,7 @@ impl From<HeadError> for ProxyError {
 }
 
 impl From<BodyError> for ProxyError {
-    /// A request body that is refused.
+    /// An invalid request body.
     fn from(error: BodyError) -> Self {
         Self::new(400, ErrorOrigin::Downstream, error.to_string())
     }

@@ -18,23 +18,23 @@ pub(super) const UPSTREAM_STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 /// lets h2 hold unread events of a few bytes each; it would otherwise break every stream of the connection.
 pub(super) const UPSTREAM_CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024 * 1024;
 
-/// Streams that a client may open on one connection; its further requests wait, or take another connection. As many as
-/// Go's server allows.
+/// Limit on a client's streams per connection; further requests wait or use another connection. Go's server has the
+/// same limit.
 pub(super) const MAX_DOWNSTREAM_STREAMS: u32 = 250;
 
 /// Window of a stream from a client, in bytes: what the proxy holds of an upload that the server does not read. A
 /// client 50 ms away sends a prompt of 3 MB within 10 round trips, where an unlimited window takes 8.
 pub(super) const DOWNSTREAM_STREAM_WINDOW_BYTES: u32 = 512 * 1024;
 
-/// Window of a connection from a client, in bytes. h2 counts streams that the client reset before they were accepted
-/// apart, and allows 20 of them; their data has to fit as well.
+/// Window of a connection from a client, in bytes. h2 counts streams that the client reset before acceptance separately
+/// and allows 20 of them; their data has to fit as well.
 pub(super) const DOWNSTREAM_CONNECTION_WINDOW_BYTES: u32 =
     (MAX_DOWNSTREAM_STREAMS + MAX_RESET_STREAMS) * DOWNSTREAM_STREAM_WINDOW_BYTES;
 
 const MAX_RESET_STREAMS: u32 = 20;
 
 /// Bytes of a stream that h2 holds until the socket takes them, beyond one piece of at most
-/// [`MAX_READ`](crate::net::io::MAX_READ). The kernel has a buffer of its own behind it.
+/// [`MAX_READ_BYTES`](crate::net::io::MAX_READ_BYTES). The kernel has a buffer of its own behind it.
 pub(super) const MAX_SEND_BUFFER_BYTES: usize = 64 * 1024;
 
 const _: () = {

@@ -1,9 +1,9 @@
-//! Whether the upstream can be reached, found out while no request tells.
+//! Probes the upstream while no request shows whether it is reachable.
 //!
-//! An attempt is what a request would make, TLS included, and no byte of a request is sent. It is made as long as nobody
-//! knows or the last one failed: a balancer that asks `/readyz` sends nothing to a proxy that is not ready, and so would
-//! never get it ready. And it is made now and then while nothing is open: a server that went in the quiet of the night
-//! should not wait for the first request of the morning to be missed.
+//! A probe connects as a request would, including TLS, and sends no request bytes. It runs while the state is unknown
+//! or the last attempt failed: a balancer that checks `/readyz` sends nothing to a proxy that is not ready, so no
+//! request would change the state. It also runs periodically while no connection is open, so that an outage overnight
+//! is noticed before the first request of the morning.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::clock::Clock;
 use crate::export::gauges::UpstreamHealth;
 use crate::measure::time::Gap;
 
-/// Pause between two looks.
+/// Pause between two checks of the state.
 const CHECK_INTERVAL: Gap = Gap::from_millis(1_000);
-/// Pause between two attempts at a server that was reached, while no connection to it is open.
+/// Pause between two probes of a reachable server, while no connection to it is open.
 const IDLE_PROBE_INTERVAL: Gap = Gap::from_millis(5_000);
 
-/// Runs until dropped, and logs what changes.
+/// Runs until dropped, and logs state changes.
 pub(super) async fn run(shared: Arc<WorkerShared>) {
     let gauges = Arc::clone(&shared.gauges);
     let connector = UpstreamConnector::new(shared, gauges.add_thread());
@@ -30,7 +30,7 @@ pub(super) async fn run(shared: Arc<WorkerShared>) {
             UpstreamHealth::Unreachable | UpstreamHealth::Unknown => true,
         };
         if is_due {
-            // The connector has told how it went.
+            // The connector records the result.
             drop(connector.connect().await);
         }
         if is_due || gauges.connections() != (0, 0) {

@@ -1,4 +1,4 @@
-//! The main job: listener, forward, observe.
+//! The reverse proxy: it accepts, forwards and observes.
 //!
 //! ```text
 //!  acceptor ──► worker (one thread each)                       control thread
@@ -6,15 +6,15 @@
 //!               │   └─ relay        one exchange, one task      └─ export: aggregation, admin port, OTLP
 //!               ├─ downstream::h2   hyper's server
 //!               ├─ upstream         our HTTP/1.1 client and pool, hyper's HTTP/2
-//!               └─ observation ──── records over one bounded queue ──►
+//!               └─ request_observer ── records over one bounded queue ──►
 //! ```
 //!
-//! A request lives in the task of its client's connection, on one thread, from the first byte to the last. When the
-//! client goes away the task notices and everything it owns is dropped, the upstream connection with it. A read is
-//! written on before it is understood.
+//! A request stays in the task of its client's connection, on one thread, from the first byte to the last. When the
+//! client disconnects, the task drops everything it owns, including the upstream connection. Each read is forwarded
+//! before it is parsed.
 //!
-//! Both sides of HTTP/1 are our own: hyper keeps the case of header names only when both sides are its own, cannot send
-//! interim responses, and its client hands over one chunk per poll. HTTP/2, on either side, is hyper's.
+//! Both sides of HTTP/1 are our own: hyper preserves the case of header names only if both sides are its own, cannot
+//! send interim responses, and its client returns one chunk per poll. HTTP/2 is hyper's on both sides.
 
 mod acceptor;
 mod added_headers;
@@ -34,19 +34,19 @@ mod worker_shared;
 pub use reload::RELOAD_CHECK_INTERVAL;
 pub use server::{Proxy, StartError};
 
-/// How far shutting down has come.
+/// Progress of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DrainState {
-    /// Not at all.
+    /// Not shutting down.
     Serving,
     /// No new connections; open streams finish.
     Draining,
-    /// The same beside a successor, which has the listening sockets and the admin port. Nobody waits for this process, so
-    /// that connections in use end with a reply and not under a request.
+    /// Draining beside a successor, which has the listening sockets and the admin port. No supervisor waits for this
+    /// process, so a connection in use ends with a response and never under a request.
     TakenOver,
-    /// Time is up: what is still open is cut.
+    /// The deadline has passed: open streams are closed.
     Stop,
-    /// Every worker has ended and reported its last; telemetry is flushed.
+    /// Every worker has ended and reported its last records; telemetry is flushed.
     Flush,
 }
 

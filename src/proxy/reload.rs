@@ -1,4 +1,4 @@
-//! Certificates that are read again when their files change.
+//! Reloads certificates when their files change.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use crate::config::{ProxyConfig, UpstreamHttp};
 use crate::measure::time::Gap;
 use crate::net::tls::{self, FileWatch, TlsError, TlsIdentity};
 
-/// How often files are looked at, certificates and the configuration alike.
+/// Interval of checks for changed files, both certificates and configuration.
 pub const RELOAD_CHECK_INTERVAL: Gap = Gap::from_millis(2_000);
 
-/// The TLS of both sides, and the files it came from.
+/// The TLS settings of both sides.
 pub(super) struct Certificates {
     pub(super) server: Option<Arc<ArcSwap<rustls::ServerConfig>>>,
     pub(super) upstream: Option<Arc<ArcSwap<rustls::ClientConfig>>>,
@@ -22,7 +22,7 @@ pub(super) struct Certificates {
 }
 
 impl Certificates {
-    /// Reads all that the configuration names.
+    /// Loads all certificates of the configuration.
     pub(super) fn load(config: &ProxyConfig) -> Result<Self, TlsError> {
         Ok(Self {
             server: server(config)?.map(|tls| Arc::new(ArcSwap::from_pointee(tls))),
@@ -31,7 +31,7 @@ impl Certificates {
         })
     }
 
-    /// Reads them again. What cannot be read leaves what was in force.
+    /// Reloads the certificates. If a file cannot be read, the current ones stay in force.
     fn reload(&self, config: &ProxyConfig) -> Result<(), TlsError> {
         let (server, upstream) = (server(config)?, upstream(config)?);
         if let (Some(current), Some(new)) = (&self.server, server) {
@@ -70,7 +70,7 @@ fn files(config: &ProxyConfig) -> Vec<PathBuf> {
     server.chain(identity).chain([target.ca.as_ref()]).flatten().cloned().collect()
 }
 
-/// Looks at the files for as long as the proxy runs, and whenever it is told to.
+/// Checks the files periodically and on request, while the proxy runs.
 pub(super) async fn watch_certificates(shared: Arc<WorkerShared>, mut certificates: Certificates) {
     loop {
         tokio::select! {

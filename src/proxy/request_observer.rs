@@ -1,9 +1,9 @@
-//! One request under observation: the state machine, the gauges it moves, and its one ending.
+//! One observed request: its state machine, its gauges, and its single ending.
 //!
-//! # When does it end?
-//! When the response's last byte has been handed on, when the upstream breaks, or when this is dropped, which is what
-//! happens when the client leaves: the connection's task or the HTTP/2 stream goes away, and everything it owns with it.
-//! When the process stops before a stream's end, that is what drops it. Whatever comes first fires, once.
+//! # When a request ends
+//! It ends when the response's last byte has been forwarded, when the upstream fails, or when this is dropped. A
+//! disconnected client, or the process's stop, drops the task or HTTP/2 stream with everything it owns. The first of
+//! these is reported, once.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -28,29 +28,29 @@ use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::{Head, KnownHeader};
 use crate::net::io::Arrival;
 
-/// Where gRPC says how a call ended: among the trailers, or in the head of an answer that has nothing else.
+/// Holds a gRPC call's status: in the trailers, or in the head of a response without a body.
 const GRPC_STATUS: &str = "grpc-status";
 
-/// Work of observing that counts as one operation of its task, in units of nanoseconds: tokio lets a task do 128 before
-/// the others have their turn, so that one that had much to understand gives way as one that moved many bytes does.
+/// Observer work that counts as one cooperative operation of its task, in nanoseconds. Tokio lets a task do 128
+/// operations before it yields, so a task with much to parse yields as one that moves many bytes does.
 const WORK_NANOS_PER_OPERATION: u64 = 4_000;
 
-/// See the module.
+/// The observation of one request; ends the request when dropped.
 pub(super) struct RequestObserver {
     observer: Option<Box<StreamObserver>>,
-    /// Work of the observer that its task has given way for.
+    /// Observer work already charged to the task's budget.
     charged_work: u64,
     worker: Rc<WorkerContext>,
     trace: Option<RequestTrace>,
     active: ActiveRequest,
     usage_injection: Option<Box<UsageInjection>>,
     capture_handle: Option<CaptureHandle>,
-    /// The last read of the request.
+    /// Time of the last read of the request.
     last_read: Stamp,
 }
 
 impl RequestObserver {
-    /// A request whose head arrived with `arrival`.
+    /// Starts the observation of a request whose head arrived with `arrival`.
     pub(super) fn begin(worker: &Rc<WorkerContext>, head: &Head, arrival: Arrival) -> Self {
         let config = worker.config();
         let mut shape = RequestShape::of(head.method(), head.path(), &config.routes);
@@ -80,27 +80,26 @@ impl RequestObserver {
         }
     }
 
-    /// The request's dialect, as far as it is known.
+    /// The request's dialect, if already known.
     pub(super) fn dialect(&self) -> Option<&'static Dialect> {
         self.observer.as_ref()?.shape().dialect
     }
 
-    /// The trace context under which the upstream is called.
+    /// The trace context for the upstream request.
     pub(super) fn trace(&self) -> Option<&RequestTrace> {
         self.trace.as_ref()
     }
 
-    /// What asks for usage in the client's stead, if that is wanted.
+    /// The editor that requests usage for this exchange, if enabled.
     pub(super) fn usage_injection(&mut self) -> Option<&mut UsageInjection> {
         self.usage_injection.as_deref_mut()
     }
 
-    /// A read of the request arrived.
     pub(super) fn on_request_read(&mut self, arrival: Arrival) {
         self.last_read = arrival.at;
     }
 
-    /// Puts a piece of the request body into the exchange, edited if that is wanted.
+    /// Appends a piece of the request body to the exchange, edited if enabled.
     pub(super) fn forward_request_body(&mut self, payload: &[u8], exchange: &mut UpstreamExchange) {
         match &mut self.usage_injection {
             None => exchange.send(payload),
@@ -108,7 +107,7 @@ impl RequestObserver {
         }
     }
 
-    /// A piece of the request body was written upstream.
+    /// Reports a piece of the request body that was written upstream.
     pub(super) fn on_request_body(&mut self, payload: &[u8]) {
         if let Some(observer) = &mut self.observer {
             observer.request(payload);
@@ -119,7 +118,7 @@ impl RequestObserver {
         }
     }
 
-    /// A piece of a request body that nobody is to have: it only tells what was asked.
+    /// Reports a piece of a rejected request's body: it only identifies the request.
     pub(super) fn on_drained_body(&mut self, payload: &[u8]) {
         if let Some(observer) = &mut self.observer {
             observer.request_chunk(payload);
@@ -127,7 +126,7 @@ impl RequestObserver {
         self.charge_coop_budget();
     }
 
-    /// Counts what observing has cost as operations of the task.
+    /// Charges the observer's work to the task's cooperative budget.
     fn charge_coop_budget(&mut self) {
         let work = self.observer.as_ref().map_or(0, |observer| observer.work());
         let operations = work.saturating_sub(self.charged_work) / WORK_NANOS_PER_OPERATION;
@@ -137,7 +136,7 @@ impl RequestObserver {
         }
     }
 
-    /// The whole request was written upstream.
+    /// Reports that the complete request was written upstream.
     pub(super) fn on_request_sent(&mut self) {
         let now = Clock::Monotonic.now();
         if let Some(observer) = &mut self.observer {
@@ -153,7 +152,6 @@ impl RequestObserver {
         }
     }
 
-    /// The response head arrived.
     pub(super) fn on_response_head(&mut self, arrival: Arrival, head: &Head) {
         if head.is_simulated() {
             self.worker.shared().gauges.set_simulated();
@@ -178,22 +176,21 @@ impl RequestObserver {
         }
     }
 
-    /// The response's trailers arrived.
     pub(super) fn on_response_trailers(&mut self, trailers: &Head) {
         if let (Some(observer), Some(status)) = (&mut self.observer, trailers.value(GRPC_STATUS)) {
             observer.call_ended(status);
         }
     }
 
-    /// The response head was written to the client at `now`.
+    /// Reports that the response head was written to the client at `now`.
     pub(super) fn on_response_head_written(&mut self, arrival: Arrival, now: Stamp) {
         if let Some(observer) = &mut self.observer {
             observer.head_forwarded(now.since(arrival.at));
         }
     }
 
-    /// A piece of the response body, which arrived with `arrival`, was written to the client at `now`; `blocked` is how
-    /// long the client would not take it.
+    /// Reports a piece of the response body that was written to the client at `now`; `blocked` is the time during which
+    /// the client did not accept it.
     pub(super) fn on_response_body(&mut self, arrival: Arrival, payload: &[u8], now: Stamp, blocked: Gap) {
         let Some(observer) = &mut self.observer else { return };
         let raw = self.usage_injection.as_ref().and_then(|asking| asking.original());
@@ -216,19 +213,19 @@ impl RequestObserver {
         }
     }
 
-    /// The proxy answered in the upstream's stead.
+    /// Reports that the proxy sent its own error response.
     pub(super) fn on_error_response(&mut self, refusal: &ProxyError) {
         if let Some(observer) = &mut self.observer {
             observer.refused(refusal.status, refusal.origin.failure_origin());
         }
     }
 
-    /// The end, now.
+    /// Ends the request now.
     pub(super) fn end(self, ending: Ending) {
         self.end_at(Clock::Monotonic.now(), ending);
     }
 
-    /// The end, which was at `at`.
+    /// Ends the request at `at`.
     pub(super) fn end_at(mut self, at: Stamp, ending: Ending) {
         self.finish(at, ending);
     }
@@ -244,9 +241,9 @@ impl RequestObserver {
     }
 }
 
-/// Counts operations of the task at hand, until it is its neighbours' turn: its next read or write then waits for that.
+/// Consumes operations of the current task's budget. When none is left, its next read or write yields.
 fn consume_coop_budget(operations: u64) {
-    // Whoever reads or writes next is woken by that.
+    // The next read or write registers its own waker.
     let mut cx = Context::from_waker(Waker::noop());
     for _ in 0..operations {
         match coop::poll_proceed(&mut cx) {
@@ -258,7 +255,7 @@ fn consume_coop_budget(operations: u64) {
 
 impl Drop for RequestObserver {
     fn drop(&mut self) {
-        // Most have ended before.
+        // Most requests have ended before the drop.
         if self.observer.is_some() {
             let ending = if self.worker.is_stopped() { Ending::TimedOut } else { Ending::DownstreamGone };
             self.finish(Clock::Monotonic.now(), ending);

@@ -1,4 +1,4 @@
-//! Starting, reloading and stopping the whole.
+//! Starts, reloads and stops the proxy.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -34,46 +34,46 @@ use crate::net::inherited::{InheritedSockets, SOCKET_NAMES};
 use crate::net::io::enable_rx_timestamps;
 use crate::net::tls::TlsError;
 
-/// Connections that may wait to be accepted.
+/// Length of the kernel's accept queue.
 const LISTEN_BACKLOG: i32 = 4_096;
-/// Connections that may wait for one worker.
+/// Limit on connections that wait for one worker.
 const MAX_INBOX_CONNECTIONS: usize = 1_024;
 
-/// How long the last exports may take.
+/// Timeout of the last export.
 const FLUSH_TIMEOUT: Gap = Gap::from_millis(5_000);
 
-/// How often it is looked whether the last tokens have been counted.
+/// Interval of checks for pending token counts at the end.
 const TOKENIZER_POLL_INTERVAL: Gap = Gap::from_millis(10);
 
 /// Why a proxy cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// An address cannot be listened on.
+    /// The proxy cannot bind an address.
     #[error("cannot listen on {address} (--{flag}): {error}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// The setting it comes from.
+        /// The setting that names it.
         flag: &'static str,
-        /// Why.
+        /// The system's error.
         error: io::Error,
     },
-    /// TLS cannot be set up.
+    /// TLS setup failed.
     #[error("cannot set up TLS")]
     Tls(#[from] TlsError),
-    /// A tokenizer cannot be used.
+    /// A tokenizer cannot be loaded.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// The capture cannot begin.
+    /// The capture cannot start.
     #[error(transparent)]
     Capture(#[from] CaptureStartError),
-    /// A thread or its runtime cannot be made.
+    /// The system cannot start a thread or its runtime.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
 }
 
 impl StartError {
-    /// Whether a setting, or a file that a setting names, has to change; else the system refuses for now.
+    /// Whether a setting or a file that it names is wrong; otherwise the system's refusal may be temporary.
     pub fn is_config_error(&self) -> bool {
         match self {
             Self::Tls(_) | Self::Tokenizer(_) | Self::Capture(CaptureStartError::Tokenizer(_)) => true,
@@ -91,25 +91,25 @@ pub struct Proxy {
     drain: watch::Sender<DrainState>,
     listen: SocketAddr,
     admin: SocketAddr,
-    /// The listening sockets once more, for a successor; until draining begins.
+    /// Duplicates of the listening sockets for a successor, until draining begins.
     listeners: Mutex<Option<[TcpListener; 2]>>,
     workers: Vec<JoinHandle<()>>,
     control: JoinHandle<()>,
 }
 
 impl Proxy {
-    /// Starts a proxy: listens, and serves from then on.
+    /// Binds the sockets and serves from then on.
     ///
     /// # Errors
-    /// [`StartError`], which names what to change.
+    /// [`StartError`], which names the setting to change.
     pub fn start(config: ProxyConfig, otlp: &OtlpConfig) -> Result<Self, StartError> {
         Self::start_on(config, otlp, &mut InheritedSockets::default())
     }
 
-    /// Starts a proxy on sockets that this process was started with; where none of them fits, on new ones.
+    /// Starts a proxy on inherited sockets; binds new ones if none matches.
     ///
     /// # Errors
-    /// [`StartError`], which names what to change.
+    /// [`StartError`], which names the setting to change.
     pub fn start_on(
         config: ProxyConfig,
         otlp: &OtlpConfig,
@@ -156,7 +156,7 @@ impl Proxy {
         }
         let again = || Ok([listener.try_clone()?, admin_listener.try_clone()?]);
         let listeners = Mutex::new(Some(again().map_err(StartError::Thread)?));
-        // Every thread has its descriptors by now, but for the one that keeps the rest.
+        // All threads have opened their descriptors, except the one that holds the reserve.
         let limits = ConnectionLimits::for_process();
         shared.max_upstream_connections.store(limits.upstream, Ordering::Relaxed);
         let most = match config.limits.connections {
@@ -172,12 +172,11 @@ impl Proxy {
         Ok(Self { shared, controls, convention, drain, listen, admin, listeners, workers, control })
     }
 
-    /// Reads the certificates, keys and tokenizers that a configuration names, as [`start`](Self::start) does, and those
-    /// certificates that only an exporter needs; tries whether the capture could be written. Listens nowhere and leaves
-    /// nothing behind.
+    /// Loads the certificates, keys and tokenizers of a configuration, as [`start`](Self::start) does, and the
+    /// exporters' certificates. Also checks that the capture is writable. Binds no socket and leaves no files behind.
     ///
     /// # Errors
-    /// [`StartError`], which names what to change.
+    /// [`StartError`], which names the setting to change.
     pub fn check(config: &ProxyConfig, otlp: &OtlpConfig) -> Result<(), StartError> {
         otlp::check(otlp)?;
         Certificates::load(config)?;
@@ -187,18 +186,18 @@ impl Proxy {
         Ok(())
     }
 
-    /// Where clients connect.
+    /// Address of the client port.
     pub fn listen_addr(&self) -> SocketAddr {
         self.listen
     }
 
-    /// Where metrics and health are.
+    /// Address of the admin port (metrics and health).
     pub fn admin_addr(&self) -> SocketAddr {
         self.admin
     }
 
-    /// Puts a new configuration in force, as far as that can be done while running, and reads certificates again if
-    /// their files have changed. Returns the settings that need a restart.
+    /// Applies a new configuration as far as possible without a restart, and reloads changed certificates. Returns the
+    /// settings that need a restart.
     pub fn reload(&self, new: ProxyConfig) -> Vec<&'static str> {
         let (config, restart) = self.shared.config.load().reload(new);
         self.controls.apply(rules(&config, self.convention));
@@ -207,15 +206,15 @@ impl Proxy {
         restart
     }
 
-    /// The figures of this moment, by the same counts as a scrape.
+    /// The current figures, from the same counts as a scrape.
     pub fn snapshot(&self) -> LiveSnapshot {
         self.controls.live_snapshot()
     }
 
-    /// The sockets that clients and scrapers connect to, in the order of [`NAMES`], for a process that takes over.
+    /// The client socket and the admin socket, in the order of [`SOCKET_NAMES`], for a successor process.
     ///
     /// # Errors
-    /// When the system refuses, or draining has begun.
+    /// The system refuses, or draining has begun.
     pub fn listeners(&self) -> io::Result<[TcpListener; 2]> {
         match &*self.listeners.lock().unwrap_or_else(PoisonError::into_inner) {
             Some([listen, admin]) => Ok([listen.try_clone()?, admin.try_clone()?]),
@@ -223,20 +222,21 @@ impl Proxy {
         }
     }
 
-    /// Begins to stop: readiness goes, listeners close, idle connections close, open streams go on.
+    /// Starts to drain: not ready any more, listeners and idle connections close, open streams continue.
     pub fn drain(&self) {
         self.start_drain(DrainState::Draining);
     }
 
-    /// Begins to stop beside a process that has taken over the sockets of [`listeners`](Self::listeners): as
-    /// [`drain`](Self::drain), but the admin port is left at once, and a connection that was just in use may ask again.
+    /// Starts to drain beside a process that took over the [`listeners`](Self::listeners). Unlike
+    /// [`drain`](Self::drain), this releases the admin port at once, and lets a recently used connection send another
+    /// request.
     pub fn hand_over(&self) {
         self.start_drain(DrainState::TakenOver);
     }
 
     fn start_drain(&self, how: DrainState) {
         drop(self.listeners.lock().unwrap_or_else(PoisonError::into_inner).take());
-        // A receiver lives in every thread; without one there is nothing left to stop.
+        // Every thread holds a receiver; without one nothing is left to stop.
         let _told = self.drain.send(how).is_ok();
     }
 
@@ -245,14 +245,14 @@ impl Proxy {
         self.workers.iter().all(JoinHandle::is_finished)
     }
 
-    /// Stops now: what is still open is closed, telemetry is flushed.
+    /// Stops now: closes open streams and flushes telemetry.
     pub fn stop(self) {
         let join = |thread: JoinHandle<()>| {
             if thread.join().is_err() {
                 tracing::error!("a thread of the proxy has panicked");
             }
         };
-        // What is cut is reported as its worker ends, so the last export has to wait for all of them.
+        // Workers report closed streams as they end, so the last export waits for all of them.
         let _told = self.drain.send(DrainState::Stop).is_ok();
         self.workers.into_iter().for_each(join);
         let _told = self.drain.send(DrainState::Flush).is_ok();
@@ -260,7 +260,7 @@ impl Proxy {
     }
 }
 
-/// The socket that listens on an address: an inherited one, or else a new one.
+/// Opens the listening socket of an address, inherited or new.
 fn open(
     inherited: &mut InheritedSockets,
     address: SocketAddr,
@@ -285,8 +285,8 @@ fn bind(address: SocketAddr, flag: &'static str) -> Result<(TcpListener, SocketA
     listen().map_err(|error| StartError::Listen { address, flag, error })
 }
 
-/// A thread with a runtime of its own, once it has that: what cannot be had later, when clients have taken all descriptors,
-/// is an error now.
+/// Starts a thread with its own runtime and waits until the runtime exists: later, clients may hold all descriptors, so
+/// a failure must show now.
 fn thread<F>(name: String, run: impl FnOnce() -> F + Send + 'static) -> Result<JoinHandle<()>, StartError>
 where
     F: Future<Output = io::Result<()>>,
@@ -304,14 +304,14 @@ where
         if let Err(error) = runtime.block_on(run()) {
             tracing::error!(%error, "a thread of the proxy cannot run");
         }
-        // A name that is being looked up cannot be given up, and nobody asks for it any more.
+        // A name lookup in progress cannot be cancelled, and its result is not needed.
         runtime.shutdown_background();
     };
     let thread = std::thread::Builder::new().name(name).spawn(body).map_err(StartError::Thread)?;
     failed.recv().map_or(Ok(thread), |error| Err(StartError::Thread(error)))
 }
 
-/// What the control plane has to know of a configuration.
+/// The control thread's settings from a configuration.
 fn rules(config: &ProxyConfig, convention: Convention) -> RuntimeSettings {
     RuntimeSettings {
         aggregate: aggregate::AggregateSettings {
@@ -329,15 +329,14 @@ fn rules(config: &ProxyConfig, convention: Convention) -> RuntimeSettings {
     }
 }
 
-/// What it takes to accept connections.
 struct AcceptorParams {
     listener: TcpListener,
     workers: Vec<WorkerHandle>,
-    /// How many connections may be open, and what to raise for more.
+    /// Connection limit, and the setting that raises it.
     max_connections: (usize, &'static str),
 }
 
-/// The control thread: accepts until draining begins, and looks after everything that is not a request.
+/// The control thread: accepts until draining begins, and runs everything outside the request path.
 async fn control(
     shared: Arc<WorkerShared>,
     accepting: AcceptorParams,
@@ -347,7 +346,7 @@ async fn control(
 ) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(accepting.listener)?;
     let admin = tokio::net::TcpListener::from_std(admin)?;
-    // Its end is the end of its listener, and tells the workers that no connection will come.
+    // When it ends, its listener closes, and the workers see the end of new connections.
     let _accepting =
         tokio::spawn(acceptor::run(listener, accepting.workers, accepting.max_connections, draining.clone()));
     let admin_left = plane.admin_released();
@@ -372,7 +371,7 @@ async fn control(
     Ok(())
 }
 
-/// Waits until the replies that were handed to a tokenizer have been reported.
+/// Waits until all pending token counts have been reported.
 async fn wait_for_token_counts(shared: &WorkerShared) {
     while shared.tokenizing.as_ref().is_some_and(|tokenizing| !tokenizing.is_idle()) {
         Clock::Monotonic.sleep(TOKENIZER_POLL_INTERVAL).await;

@@ -1,7 +1,7 @@
-//! `--ask-usage` for one exchange: the request is edited on its way up and the reply on its way down.
+//! `--ask-usage` for one exchange: edits the request on its way up and the response on its way down.
 //!
-//! A server that may not compress sends events that can be edited: the client's `Accept-Encoding` does not go on.
-//! The observer reads what the server really sent, so a read that is edited is kept as it came until it is observed.
+//! Only uncompressed events can be edited, so the client's `Accept-Encoding` is not forwarded. The observer reads what
+//! the server sent, so an edited read's original is kept until it is observed.
 
 use crate::config::ProxyConfig;
 use crate::measure::dialect::Dialect;
@@ -9,19 +9,19 @@ use crate::measure::dialect::inject_usage::{self, InjectUsage};
 use crate::measure::dialect::strip_usage::StripUsage;
 use crate::net::http1::{Framing, Head, KnownHeader};
 
-/// Servers that know running usage, by their `gen_ai.provider.name`.
+/// Servers that support continuous usage, by `gen_ai.provider.name`.
 const CONTINUOUS_USAGE_PROVIDERS: [&str; 2] = ["vllm", "sglang"];
 
-/// See the module.
+/// The editors of one exchange.
 pub(super) struct UsageInjection {
     request: InjectUsage,
     reply: Option<StripUsage>,
-    /// The last read of the reply, as it came.
+    /// Original bytes of the response's last read.
     raw: Vec<u8>,
 }
 
 impl UsageInjection {
-    /// Begins if usage is to be asked for, the dialect has a field for that, and the body can be read.
+    /// Starts if usage is requested, the dialect has a field for it, and the body is readable.
     pub(super) fn begin(config: &ProxyConfig, dialect: Option<&Dialect>, request: &Head) -> Option<Box<Self>> {
         let knows = dialect.is_some_and(|dialect| dialect.requests(inject_usage::FIELD));
         if !config.ask_usage || !knows || request.get(KnownHeader::ContentEncoding).is_some() {
@@ -32,17 +32,17 @@ impl UsageInjection {
         Some(Box::new(Self { request: InjectUsage::new(continuous), reply: None, raw: Vec::new() }))
     }
 
-    /// How a request body of this framing goes on: what is added is not known before its end.
+    /// The framing of an edited request body: its final length is unknown in advance.
     pub(super) fn request_framing(framing: Framing) -> Framing {
         if framing == Framing::Length(0) { framing } else { Framing::Chunked }
     }
 
-    /// A piece of the request body; `send` gets it with what is added.
+    /// Edits a piece of the request body; `send` receives the result.
     pub(super) fn edit_request(&mut self, payload: &[u8], send: impl FnMut(&[u8])) {
         self.request.push(payload, send);
     }
 
-    /// The reply begins. A compressed one, or one of a given length, is left as it is.
+    /// Decides on the response's head: a compressed response or one with a fixed length stays unedited.
     pub(super) fn on_response_head(&mut self, head: &Head) {
         let asked = self.request.injected();
         let events = head.get(KnownHeader::ContentType).is_some_and(|kind| {
@@ -55,7 +55,7 @@ impl UsageInjection {
         }
     }
 
-    /// Leaves of the reply's piece `out[from..]` what the client may see; `last` if the reply ends with it.
+    /// Removes the injected events from `out[from..]`; `last` at the end of the response.
     pub(super) fn edit_response(&mut self, out: &mut Vec<u8>, from: usize, last: bool) {
         let Some(hide) = &mut self.reply else { return };
         self.raw.clear();
@@ -65,7 +65,7 @@ impl UsageInjection {
         out.append(&mut seen);
     }
 
-    /// The last piece of the reply as it came, if it was edited.
+    /// The original bytes of the last piece, if it was edited.
     pub(super) fn original(&self) -> Option<&[u8]> {
         self.reply.is_some().then_some(&self.raw[..])
     }

@@ -1,12 +1,12 @@
-//! A worker: one thread, one runtime, the connections it was given and its own connections to the upstream.
+//! A worker: one thread, one runtime, its client connections, and its own upstream connections.
 //!
-//! A request lives on one thread from its first byte to its last: no token wakes another core, and what a worker owns
-//! needs no lock. The acceptor gives each new connection to the worker that has the fewest.
+//! A request stays on one thread from its first byte to its last, so no token wakes another core, and a worker's state
+//! needs no locks. The acceptor gives each new connection to the worker with the fewest.
 //!
-//! # It sets no timer
-//! One that waited would be set in the kernel and taken back around every event of a stream. What has to be looked at
-//! some time is looked at with a [`beat`], which another thread makes: idle connections, and clients that keep a
-//! connection waiting. Only what is rare, such as connecting, has a timer of its own while it lasts.
+//! # No timers
+//! A timer per wait would be set and cancelled in the kernel around every event of a stream. Instead, a [`ticker`] on
+//! another thread wakes the workers periodically to check idle connections and client timeouts. Only rare waits, such
+//! as connecting, use their own timer.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -28,22 +28,22 @@ use crate::export::queue::Reporter;
 use crate::export::thread_gauges::ThreadGauges;
 use crate::measure::time::{Gap, Stamp};
 
-/// How often workers look at what waits: time limits of connections are kept to this.
+/// Interval of the workers' checks, and so the resolution of connection timeouts.
 const TICK_INTERVAL: Gap = Gap::from_millis(250);
 
-/// How long a connection that was in use is kept for another request beside a successor: a reply can tell the client to
-/// close, and a close between two requests may meet the next one on its way.
+/// Beside a successor, a recently used connection stays open this long for another request. A response can announce the
+/// close; a close between two requests may race with the next one.
 const HANDOVER_IDLE_TIMEOUT: Gap = Gap::from_millis(5_000);
 
-/// A connection on its way from the acceptor to a worker.
+/// An accepted connection on its way to a worker.
 pub(super) struct AcceptedConnection {
     pub(super) socket: std::net::TcpStream,
-    /// Its place among the connections allowed.
+    /// Counts towards the connection limit.
     pub(super) permit: OwnedSemaphorePermit,
     pub(super) count_guard: ConnectionCountGuard,
 }
 
-/// Counts a connection at its worker until this is dropped, whether it got there or not.
+/// Counts a connection at its worker until dropped, even if it never arrives there.
 pub(super) struct ConnectionCountGuard(Arc<AtomicUsize>);
 
 impl ConnectionCountGuard {
@@ -59,22 +59,22 @@ impl Drop for ConnectionCountGuard {
     }
 }
 
-/// What the acceptor knows of a worker.
+/// The acceptor's view of a worker.
 pub(super) struct WorkerHandle {
     pub(super) inbox: mpsc::Sender<AcceptedConnection>,
     pub(super) connections: Arc<AtomicUsize>,
 }
 
-/// See the module.
+/// A worker's state, shared by its tasks.
 pub(super) struct WorkerContext {
     shared: Arc<WorkerShared>,
     levels: Arc<ThreadGauges>,
     upstream: UpstreamClient,
     connections: Arc<AtomicUsize>,
-    /// While draining: how long after its last reply a connection may still ask.
+    /// While draining: how long after its last response a connection may send another request.
     draining: Cell<Option<Gap>>,
     stopped: Cell<bool>,
-    /// The last beat.
+    /// Time of the last tick.
     last_tick: Cell<Stamp>,
     slots: RefCell<HashMap<u64, Rc<Deadline>>>,
     next_slot: Cell<u64>,
@@ -94,12 +94,12 @@ impl WorkerContext {
         &self.upstream
     }
 
-    /// What is open here.
+    /// This worker's gauges.
     pub(super) fn levels(&self) -> &Arc<ThreadGauges> {
         &self.levels
     }
 
-    /// A place among the open streams, if fewer than `limit` are. It is held until the stream's last byte.
+    /// Reserves an open stream, if fewer than `limit` are open. The permit lasts until the stream's last byte.
     pub(super) fn admit(self: &Rc<Self>, limit: usize) -> Option<StreamPermit> {
         let permit = StreamPermit(Rc::clone(self));
         (self.shared.open_streams.fetch_add(1, Ordering::Relaxed) < limit).then_some(permit)
@@ -109,17 +109,17 @@ impl WorkerContext {
         &self.shared.reporter
     }
 
-    /// Whether connections should end as soon as they owe no answer.
+    /// Whether connections should close once they owe no response.
     pub(super) fn is_draining(&self) -> bool {
         self.draining.get().is_some()
     }
 
-    /// While draining: how long after its last reply a connection may still ask.
+    /// While draining: how long after its last response a connection may send another request.
     pub(super) fn drain_idle_timeout(&self) -> Option<Gap> {
         self.draining.get()
     }
 
-    /// Whether time is up: what is dropped from now on is dropped by us.
+    /// Whether the drain deadline has passed: from then on the proxy itself causes the drops.
     pub(super) fn is_stopped(&self) -> bool {
         self.stopped.get()
     }
@@ -129,7 +129,7 @@ impl WorkerContext {
         self.wake(|_| true);
     }
 
-    /// Looks after what waits.
+    /// Checks idle connections and deadlines.
     fn tick(&self) {
         self.upstream.evict();
         let now = Clock::Monotonic.now();
@@ -146,7 +146,7 @@ impl WorkerContext {
     }
 }
 
-/// See [`Worker::admit`].
+/// Reserved by [`WorkerContext::admit`].
 pub(super) struct StreamPermit(Rc<WorkerContext>);
 
 impl Drop for StreamPermit {
@@ -155,15 +155,15 @@ impl Drop for StreamPermit {
     }
 }
 
-/// What a connection's task waits for.
+/// The deadline of a connection's task.
 #[derive(Default)]
 struct Deadline {
-    /// Wakes it when draining begins, and when `until` has passed.
+    /// Wakes the task when draining begins, or once `until` has passed.
     waker: Cell<Option<Waker>>,
     until: Cell<Option<Stamp>>,
 }
 
-/// A connection's place at its worker, which wakes it when draining begins and when it has waited too long.
+/// A connection's registration at its worker, which wakes it when draining begins or its deadline passes.
 pub(super) struct ConnectionSlot {
     worker: Rc<WorkerContext>,
     number: u64,
@@ -180,8 +180,7 @@ impl ConnectionSlot {
         Self { worker, number, deadline: wait, _permit: permit, _count_guard: counted }
     }
 
-    /// Ready when a beat has found `until` passed: nobody reads a clock to wait. Wakes this task when draining begins,
-    /// too.
+    /// Ready once a tick is past `until`, so that a wait reads no clock. Also wakes the task when draining begins.
     pub(super) fn poll_until(&self, cx: &Context<'_>, until: Stamp) -> Poll<()> {
         if self.worker.last_tick.get() >= until {
             return Poll::Ready(());
@@ -192,7 +191,6 @@ impl ConnectionSlot {
         Poll::Pending
     }
 
-    /// What was waited for has come.
     pub(super) fn clear_deadline(&self) {
         self.deadline.until.set(None);
     }
@@ -208,7 +206,7 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// A worker, on this thread until it has drained.
+/// Runs a worker on this thread until it has drained.
 pub(super) async fn run(
     shared: Arc<WorkerShared>,
     inbox: mpsc::Receiver<AcceptedConnection>,
@@ -232,7 +230,7 @@ pub(super) async fn run(
     serve(&worker, inbox, drain).await;
 }
 
-/// Takes connections as long as the acceptor hands them on, then waits for the last one to end, or for the order to stop.
+/// Serves connections from the acceptor, then waits for the last one to end, or for the stop.
 async fn serve(
     worker: &Rc<WorkerContext>,
     mut inbox: mpsc::Receiver<AcceptedConnection>,
@@ -265,13 +263,13 @@ async fn serve(
 
 fn begin(worker: &Rc<WorkerContext>, accepted: AcceptedConnection) {
     let seat = ConnectionSlot::new(Rc::clone(worker), accepted.permit, accepted.count_guard);
-    // A socket that cannot be registered is closed, which is all that can be said to it.
+    // If a socket cannot be registered, dropping it is the only possible response.
     if let Ok(socket) = TcpStream::from_std(accepted.socket) {
         tokio::task::spawn_local(downstream::serve(socket, seat));
     }
 }
 
-/// Looks after what waits, with every beat.
+/// Runs the checks on every tick.
 async fn maintain(worker: std::rc::Weak<WorkerContext>, shared: Arc<WorkerShared>) {
     loop {
         shared.tick.notified().await;
@@ -280,7 +278,7 @@ async fn maintain(worker: std::rc::Weak<WorkerContext>, shared: Arc<WorkerShared
     }
 }
 
-/// Makes the workers' beat; belongs on a thread that forwards nothing.
+/// Ticks the workers; belongs on a thread that forwards nothing.
 pub(super) async fn ticker(shared: Arc<WorkerShared>) {
     loop {
         Clock::Monotonic.sleep(TICK_INTERVAL).await;

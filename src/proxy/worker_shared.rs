@@ -1,4 +1,4 @@
-//! What all workers share.
+//! State shared by all workers.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -13,28 +13,27 @@ use crate::export::gauges::Gauges;
 use crate::export::queue::Reporter;
 use crate::export::token_counter::TokenCounter;
 
-/// See the module.
 pub(super) struct WorkerShared {
-    /// Replaced as a whole when it is reloaded.
+    /// Replaced as a whole on reload.
     pub(super) config: ArcSwap<ProxyConfig>,
     pub(super) server_tls: Option<Arc<ArcSwap<rustls::ServerConfig>>>,
     pub(super) upstream_tls: Option<Arc<ArcSwap<rustls::ClientConfig>>>,
     pub(super) gauges: Arc<Gauges>,
     pub(super) reporter: Reporter,
-    /// Counts the tokens of streams whose server does not, where there are tokenizers.
+    /// Counts tokens if the server does not, where tokenizers are configured.
     pub(super) tokenizing: Option<TokenCounter>,
-    /// Writes the shape of the traffic, where that is wanted.
+    /// Records traffic shapes, if enabled.
     pub(super) capture: Option<Arc<CaptureRecorder>>,
-    /// Decides which traces are kept; `None` with tracing off, and then trace headers pass untouched.
+    /// Samples traces; `None` with tracing off, when trace headers pass unchanged.
     pub(super) sampler: Option<Sampler>,
-    /// Certificates are to be looked at now.
+    /// Requests a check of the certificates.
     pub(super) certificate_check: Notify,
-    /// Workers are to look at what waits.
+    /// Wakes all workers' checks.
     pub(super) tick: Notify,
-    /// Streams that are open, on all workers.
+    /// Open streams on all workers.
     pub(super) open_streams: AtomicUsize,
-    /// Connections to the upstream that are being made, on all workers.
+    /// Upstream connection attempts on all workers.
     pub(super) connecting: AtomicUsize,
-    /// More than this would take the admin port's descriptors. Written once, before the first connection.
+    /// Limit that leaves the admin port its descriptors. Written once, before the first connection.
     pub(super) max_upstream_connections: AtomicUsize,
 }

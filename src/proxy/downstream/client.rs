@@ -1,4 +1,4 @@
-//! A client's HTTP/1.x connection: its head read in time, its body undone, its answers written.
+//! A client's HTTP/1.x connection: reads heads within a time limit, decodes bodies, writes responses.
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -11,39 +11,39 @@ use crate::net::io::{Arrival, MaybeTlsStream};
 use crate::proxy::error_response::{ErrorOrigin, ProxyError};
 use crate::proxy::worker::ConnectionSlot;
 
-/// What a client sends beyond its request is read ahead this far. More stays in the kernel's buffer.
+/// Read-ahead limit beyond the request. Further bytes stay in the kernel's buffer.
 const MAX_READ_AHEAD_BYTES: usize = 64 * 1024;
-/// How long, and for how much, a client is listened to after an answer that came before its request was whole. Closing
-/// at once would reset the connection, and the answer could be lost with it. A prompt with images has some megabytes;
-/// what is malformed may have no end.
+/// Limits on reading after a response that preceded the end of its request. An immediate close would reset the
+/// connection, and the client could lose the response. A prompt with images has several megabytes; a malformed body may
+/// be endless.
 pub(super) const LINGER_TIMEOUT: Gap = Gap::from_millis(2_000);
 pub(super) const MAX_LINGER_BYTES: usize = 64 << 20;
 pub(super) const MAX_MALFORMED_LINGER_BYTES: usize = 1 << 20;
-/// Buffers larger than this are given back when they are empty.
+/// Larger buffers are freed once they are empty.
 const MAX_IDLE_BUFFER_BYTES: usize = 4 * 1024;
-/// What every HTTP/2 connection in clear begins with.
+/// First bytes of every HTTP/2 connection without TLS.
 pub(super) const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// One client connection.
+/// A client's connection.
 pub(super) struct DownstreamConnection {
     pub(super) io: MaybeTlsStream,
-    /// Received and not yet consumed, with the arrival of its first bytes.
+    /// Received but not consumed, with the arrival of the first bytes.
     pub(super) inbox: Vec<u8>,
     pub(super) arrival: Option<Arrival>,
-    /// To be written, from `written` on.
+    /// Output; the bytes from `written` on are pending.
     pub(super) out: Vec<u8>,
     pub(super) written: usize,
 }
 
-/// What came instead of a request, or a request.
+/// The result of waiting for a request.
 pub(super) enum ReadOutcome {
-    /// A whole head.
+    /// A complete head.
     Request(Arrival),
     /// An HTTP/2 connection.
     Http2,
-    /// Nothing more: the client left, idled too long, or the proxy drains.
+    /// The client left, idled too long, or the proxy drains.
     Closed,
-    /// Something that is refused.
+    /// An invalid request.
     Rejected(ProxyError),
 }
 
@@ -52,7 +52,7 @@ impl DownstreamConnection {
         Self { io, inbox: Vec::new(), arrival: None, out: Vec::new(), written: 0 }
     }
 
-    /// Waits for a request head; `since` is when the connection was begun with, or else done with the request before.
+    /// Waits for a request head. `since` is the start of the connection, or the end of the previous request.
     pub(super) async fn read_head(
         &mut self,
         seat: &ConnectionSlot,
@@ -64,7 +64,7 @@ impl DownstreamConnection {
         let mut searched = 0;
         let begun = std::future::poll_fn(|cx| {
             loop {
-                // Clients of old send an empty line after a body.
+                // Old clients send an empty line after a body.
                 let empty = self.inbox.chunks(2).take_while(|line| *line == b"\r\n").count();
                 self.inbox.drain(..empty * 2);
                 if first && self.inbox.starts_with(&HTTP2_PREFACE[..18]) {
@@ -94,7 +94,7 @@ impl DownstreamConnection {
                 }
                 let idle = self.inbox.is_empty();
                 let deadline = match (self.arrival, seat.worker().drain_idle_timeout()) {
-                    // What was sent ahead could not be read before; its time begins when it can.
+                    // Bytes sent ahead of time could not be read earlier; their timeout starts when they can.
                     (Some(arrival), _) if !idle => arrival.at.max(since).after(limits.head_timeout),
                     (_, Some(Gap::ZERO)) if idle => return Poll::Ready(ReadOutcome::Closed),
                     (_, Some(gap)) if idle => since.after(gap.min(limits.idle_timeout)),
@@ -116,7 +116,7 @@ impl DownstreamConnection {
         begun
     }
 
-    /// Reads into the inbox; false at the client's end.
+    /// Reads into the inbox; false at the end of the stream.
     pub(super) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let (inbox, first) = (&mut self.inbox, &mut self.arrival);
         let fresh = inbox.is_empty();
@@ -129,26 +129,25 @@ impl DownstreamConnection {
         Poll::Ready(Ok(read.is_some()))
     }
 
-    /// Ready when the client has left. What it sends meanwhile is read ahead, within bounds.
+    /// Ready when the client has disconnected. Data sent in the meantime is read ahead, up to the limit.
     pub(super) fn poll_disconnected(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.inbox.len() < MAX_READ_AHEAD_BYTES {
             match ready!(self.poll_read(cx)) {
                 Ok(true) => {}
-                // A client that closes only its sending half has left as well: that is how every inference server
-                // takes it.
+                // A client that closes only its sending half counts as disconnected, as in every inference server.
                 Ok(false) | Err(_) => return Poll::Ready(()),
             }
         }
         self.io.poll_peer_closed(cx)
     }
 
-    /// Writes what is to be written.
+    /// Writes the pending output.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.io.poll_write_all(cx, &self.out, &mut self.written))?;
         Poll::Ready(Ok(()))
     }
 
-    /// Makes the output empty again, and gives back large buffers.
+    /// Clears the output and frees large buffers.
     pub(super) fn reset_buffers(&mut self) {
         self.out.clear();
         self.written = 0;
@@ -158,7 +157,8 @@ impl DownstreamConnection {
         }
     }
 
-    /// Ends the connection after an answer that the client may still be sending against, at most so many bytes.
+    /// Closes the connection after a response to an unfinished request, and first reads at most `most` bytes of that
+    /// request.
     pub(super) async fn linger(mut self, most: usize) {
         let listen = async {
             let mut heard = 0;

@@ -1,5 +1,5 @@
-//! The body of a request that nobody is to have. It tells what was asked and of which model, so that an outage is
-//! counted where it belongs: an SLO for one model would otherwise not see it.
+//! Reads the body of a request that the proxy rejects. The body names the model, so that an outage counts against the
+//! right SLO: one per model would otherwise miss it.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
@@ -13,11 +13,11 @@ use crate::measure::time::Gap;
 use crate::net::http1::{BodyDecoder, Framing};
 use crate::proxy::request_observer::RequestObserver;
 
-/// How much is listened to, and for how long. Most bodies are there already, or a moment after their head.
+/// Limits on size and time. Most bodies arrive with their head or just after it.
 const MAX_DRAIN_BYTES: usize = 256 * 1024;
 const DRAIN_TIMEOUT: Gap = Gap::from_millis(100);
 
-/// What an HTTP/1.x client sends after the head of its request.
+/// Reads an HTTP/1.x body.
 pub(super) async fn drain_http1(
     client: &mut DownstreamConnection,
     framing: Framing,
@@ -38,7 +38,7 @@ pub(super) async fn drain_http1(
     .await;
 }
 
-/// The body of an HTTP/2 request.
+/// Reads an HTTP/2 body.
 pub(super) async fn drain_http2(mut body: Incoming, observation: &mut RequestObserver) {
     let mut heard = 0;
     drain(|cx| {
@@ -52,7 +52,7 @@ pub(super) async fn drain_http2(mut body: Incoming, observation: &mut RequestObs
     .await;
 }
 
-/// Calls `piece` until it says that there is no more, or patience ends.
+/// Calls `piece` until it returns true at the end, or until the timeout.
 async fn drain(mut piece: impl FnMut(&mut Context<'_>) -> Poll<bool>) {
     let all = poll_fn(|cx| {
         while ready!(piece(cx)) {}

@@ -18,21 +18,21 @@ use crate::proxy::request_observer::RequestObserver;
 use crate::proxy::upstream::{UpstreamError, UpstreamExchange, UpstreamRequest};
 use crate::proxy::worker::{ConnectionSlot, StreamPermit};
 
-/// What to do with the connection after an exchange.
+/// The fate of the connection after an exchange.
 enum AfterExchange {
-    /// Wait for another request; the last one was done with at this time.
+    /// Wait for another request; the last one ended at this time.
     Keep(Stamp),
-    /// The client may still be sending, so much at most: close in order.
+    /// The client may still be sending: read at most this many bytes, then close.
     Linger(usize),
     /// Close.
     Close,
     /// Reset, as the upstream did.
     Reset,
-    /// Carry bytes, which takes the place of a stream for as long as it lasts.
+    /// Tunnel bytes; the stream's permit is held throughout.
     Tunnel(Box<UpstreamExchange>, Box<RequestObserver>, StreamPermit),
 }
 
-/// Serves a client until either side is done with the connection.
+/// Serves a client until either side closes the connection.
 pub(super) async fn serve(io: MaybeTlsStream, seat: ConnectionSlot) {
     let mut client = DownstreamConnection::new(io);
     let (mut request, mut response) = (Head::default(), Head::default());
@@ -67,7 +67,7 @@ pub(super) async fn serve(io: MaybeTlsStream, seat: ConnectionSlot) {
     }
 }
 
-/// Tells a client that speaks HTTP in clear where TLS is spoken.
+/// Answers plain HTTP on a TLS port with an error.
 pub(super) async fn reject(io: MaybeTlsStream, seat: ConnectionSlot) {
     let (mut client, request) = (DownstreamConnection::new(io), Head::default());
     let refusal = ProxyError::new(400, ErrorOrigin::Downstream, "this port speaks TLS: try https://");
@@ -106,7 +106,7 @@ async fn exchange(
         observation.trace(),
     );
     let outgoing = UpstreamRequest::new(request, framing, &added, observation.usage_injection().is_some());
-    // The wait for a connection must not outlive the client either.
+    // The wait for a connection must end with the client too.
     let begun = unless_disconnected(client, worker.upstream().begin(&outgoing)).await;
     let mut exchange = match begun {
         Some(Ok(exchange)) => exchange,
@@ -158,7 +158,7 @@ async fn exchange(
     }
 }
 
-/// Waits for `part` as long as the client stays.
+/// Waits for `part` until the client disconnects.
 async fn unless_disconnected<F: Future>(client: &mut DownstreamConnection, part: F) -> Option<F::Output> {
     let mut part = pin!(part);
     poll_fn(|cx| match part.as_mut().poll(cx) {
@@ -168,7 +168,7 @@ async fn unless_disconnected<F: Future>(client: &mut DownstreamConnection, part:
     .await
 }
 
-/// Answers in the upstream's stead, and ends the connection.
+/// Sends an error response and closes the connection.
 async fn send_error_response(
     client: &mut DownstreamConnection,
     seat: &ConnectionSlot,

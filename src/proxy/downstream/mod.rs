@@ -1,4 +1,4 @@
-//! The client's side: which protocol a connection speaks, and the server of each.
+//! The client side: detects a connection's protocol and starts its server.
 
 mod client;
 mod drain_body;
@@ -20,7 +20,7 @@ use crate::measure::time::{Gap, Stamp};
 use crate::net::io::MaybeTlsStream;
 use crate::net::socket::TcpConnection;
 
-/// Serves one accepted connection to its end.
+/// Serves an accepted connection to its end.
 pub(super) async fn serve(socket: TcpStream, seat: ConnectionSlot) {
     let tls = seat.worker().shared().server_tls.as_ref().map(|tls| tls.load_full());
     let io = match tls {
@@ -28,7 +28,7 @@ pub(super) async fn serve(socket: TcpStream, seat: ConnectionSlot) {
         Some(config) => {
             let (until, mut first) = (Clock::Monotonic.now().after(seat.worker().config().limits.head_timeout), [0]);
             let begun = with_deadline(&seat, until, socket.peek(&mut first)).await;
-            // A handshake does not begin with a letter, and every method does.
+            // A TLS handshake does not start with a letter; every HTTP method does.
             if matches!(begun, Some(Ok(1))) && first[0].is_ascii_alphabetic() {
                 return h1::reject(MaybeTlsStream::plain(socket), seat).await;
             }
@@ -46,8 +46,7 @@ pub(super) async fn serve(socket: TcpStream, seat: ConnectionSlot) {
     }
 }
 
-/// What belongs to the server's side of a handshake; `None` when it takes too long or the proxy drains, as of a client
-/// that sends nothing.
+/// Runs a step of the server's handshake; `None` after the deadline, or if the proxy drains as for an idle client.
 async fn with_deadline<F: Future>(seat: &ConnectionSlot, until: Stamp, part: F) -> Option<F::Output> {
     let mut part = pin!(part);
     let done = poll_fn(|cx| match part.as_mut().poll(cx) {

@@ -1,8 +1,8 @@
-//! One exchange carried from an HTTP/1.x client to the upstream and back, as one state machine in the client's task.
+//! One exchange between an HTTP/1.x client and the upstream, as one state machine in the client's task.
 //!
-//! Every poll does, in this order: moves request body upstream and notices if the client has left; writes what
-//! the client is owed; and only then reads from the upstream. So a client that does not read stops the upstream from
-//! being read, and what a read brought is written before it is understood.
+//! Every poll works in this order: it moves request body upstream and detects a disconnected client; it writes pending
+//! output to the client; only then it reads from the upstream. So a slow client stops upstream reads (backpressure),
+//! and each read is written before it is parsed.
 
 use std::task::{Context, Poll, ready};
 
@@ -16,23 +16,22 @@ use crate::net::io::Arrival;
 use crate::proxy::request_observer::RequestObserver;
 use crate::proxy::upstream::{BodyStep, HIGH_WATER_BYTES, UpstreamError, UpstreamExchange};
 
-/// How an exchange ended.
+/// The end of an exchange.
 #[derive(Debug)]
 pub(super) enum RelayEnd {
-    /// The response was passed on whole, its last byte at this time; whether the client may send another request on
-    /// this connection.
+    /// The complete response was forwarded, its last byte at `at`. `keep` allows another request on this connection.
     Complete { keep: bool, at: Stamp },
-    /// The client left, or what it sends is malformed where there is no place for a refusal: in the middle of an answer.
+    /// The client disconnected, or sent a malformed body after the response had begun.
     ClientGone,
-    /// The upstream broke; `answered` if the client has already got a response head.
+    /// The upstream failed; `answered` if the client already has a response head.
     Upstream { broken: UpstreamError, answered: bool },
-    /// The client's request body is malformed, and it has not got a response head.
+    /// The request body is malformed, and the client has no response head yet.
     BadRequest(BodyError),
-    /// The server switched protocols, and the client has been told.
+    /// The server switched protocols, and the client has the 101 response.
     Switched,
 }
 
-/// See the module.
+/// State of one exchange.
 pub(super) struct Relay<'a> {
     pub(super) client: &'a mut DownstreamConnection,
     request: &'a Head,
@@ -43,26 +42,26 @@ pub(super) struct Relay<'a> {
     phase: RelayPhase,
     pending: Option<PendingWrite>,
     blocked_since: Option<Stamp>,
-    /// When the last write to the client was done.
+    /// Time of the last completed write to the client.
     last_write: Option<Stamp>,
-    /// The upstream broke, which the client is to see after all that came before.
+    /// An upstream failure, reported to the client after all data before it.
     broken: Option<UpstreamError>,
     draining: bool,
-    /// The client has been told that it may send another request on this connection.
+    /// The response announced that the connection stays open.
     keep: bool,
-    /// The server takes what is still to come of a request that it has answered.
+    /// The server reads the rest of a request that it has already answered.
     takes_late_body: bool,
-    /// The end of the connection is the end of the body. Only a reset tells the client that the body is not whole.
+    /// The connection's end marks the body's end, so only a reset shows the client a truncated body.
     resets_on_close: bool,
 }
 
-/// The request body on its way.
+/// State of the request body.
 enum UploadState {
-    /// Still coming from the client.
+    /// Reading from the client.
     Reading(BodyDecoder),
-    /// All of it has been taken over; some may still have to be written.
+    /// Read completely; some bytes may not be written yet.
     Writing,
-    /// Written, or no longer wanted; `whole` if the server took all of it.
+    /// Written or not needed; `whole` if the server took all of it.
     Done { whole: bool },
 }
 
@@ -70,12 +69,12 @@ enum UploadState {
 enum RelayPhase {
     Head,
     Body(Framing),
-    /// Everything has been read; it may still have to be written.
+    /// Read completely; some bytes may not be written yet.
     Done,
     Switching,
 }
 
-/// What is being written to the client, for the observer when it has been.
+/// Output in progress, which the observer gets once it is written.
 #[derive(Default)]
 struct PendingWrite {
     head: Option<Arrival>,
@@ -110,12 +109,12 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Runs until the exchange has ended; where no server has begun with it, another run may follow.
+    /// Runs until the exchange has ended. If no server has begun to process the request, a further run may follow.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<RelayEnd> {
         if let Err(end) = self.poll_upload(cx) {
             let answered = self.phase != RelayPhase::Head;
             return Poll::Ready(match end {
-                // What becomes of the rest of a request does not change its answer.
+                // The rest of a request does not change its response.
                 _ if self.phase == RelayPhase::Done && self.pending.is_none() => self.complete(),
                 RelayEnd::BadRequest(_) if answered => RelayEnd::ClientGone,
                 end => end,
@@ -133,7 +132,7 @@ impl<'a> Relay<'a> {
             let step = match self.phase {
                 RelayPhase::Head => ready!(self.poll_head(cx)),
                 RelayPhase::Body(framing) => ready!(self.poll_body(cx, framing)),
-                // A client in the middle of its body would take a close for a failure, and never see the answer.
+                // A client that is still sending its body would take a close as a failure and miss the response.
                 RelayPhase::Done if self.takes_late_body && !matches!(self.upload, UploadState::Done { .. }) => {
                     return Poll::Pending;
                 }
@@ -159,7 +158,7 @@ impl<'a> Relay<'a> {
         matches!(self.upload, UploadState::Done { whole: true })
     }
 
-    /// Moves the request body, or watches for the client's leaving when there is no more of it.
+    /// Forwards the request body, then watches for the client's disconnect.
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), RelayEnd> {
         while !matches!(self.upload, UploadState::Done { .. }) {
             let full = self.exchange.backlog() >= HIGH_WATER_BYTES;
@@ -187,12 +186,12 @@ impl<'a> Relay<'a> {
                 }
                 Poll::Ready(Ok(())) if full => {}
                 _ if read.is_ready() => {}
-                // Nothing more can be written, or nothing more read.
+                // No further progress in either direction.
                 _ => break,
             }
         }
         let gone = match self.upload {
-            // The body's next bytes stay unread until the server has taken some.
+            // Backpressure: the body stays unread until the server has taken some.
             UploadState::Reading(_) if self.exchange.backlog() >= HIGH_WATER_BYTES => {
                 self.client.io.poll_peer_closed(cx)
             }
@@ -205,7 +204,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Takes request body that has been received, or receives some.
+    /// Takes received body bytes, or reads more.
     fn poll_read_request(
         cx: &mut Context<'_>,
         client: &mut DownstreamConnection,
@@ -240,7 +239,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Writes what the client is owed, and then lets the observer have it.
+    /// Writes pending output, then passes it to the observer.
     fn poll_write_response(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RelayEnd>> {
         match self.client.poll_flush(cx) {
             Poll::Pending => {
@@ -284,7 +283,7 @@ impl<'a> Relay<'a> {
                 self.pending = Some(PendingWrite { head: Some(arrival), body: None });
             }
             status @ 100..=199 => {
-                // An interim response goes to whoever can take it: HTTP/1.0 knows none, and 100 was asked for or not.
+                // HTTP/1.0 clients do not accept interim responses, and 100 goes only to clients that expect it.
                 let wanted = status != 100 || self.request.get(KnownHeader::Expect).is_some();
                 if wanted && self.request.version() != HttpVersion::Http10 {
                     self.response.write_status_line(out);
@@ -297,7 +296,7 @@ impl<'a> Relay<'a> {
                 let framing = self.begin_response()?;
                 self.pending = Some(PendingWrite { head: Some(arrival), body: None });
                 self.phase = RelayPhase::Body(framing);
-                // What came with the head goes out with it, and before anything that is wrong with it is told.
+                // Body bytes that arrived with the head leave with it, before any error in them is reported.
                 if let Poll::Ready(step) = self.poll_body(cx, framing) {
                     self.broken = step.err();
                 }
@@ -306,7 +305,7 @@ impl<'a> Relay<'a> {
         Poll::Ready(Ok(()))
     }
 
-    /// Writes the response head. Returns how the body goes to the client.
+    /// Writes the response head. Returns the body's framing for the client.
     fn begin_response(&mut self) -> Result<Framing, UpstreamError> {
         let (request, response) = (self.request, &*self.response);
         let to_head = request.method() == "HEAD";
@@ -326,7 +325,8 @@ impl<'a> Relay<'a> {
         if let Some(asking) = self.observation.usage_injection() {
             asking.on_response_head(response);
         }
-        // Who waits to be told to send may never send; HTTP/2 resets a stream whose rest it does not want.
+        // A client that waits for `100 Continue` may never send its body; HTTP/2 resets a stream whose body it does not
+        // need.
         self.takes_late_body = response.keeps_alive()
             && response.version() != HttpVersion::Http2
             && request.get(KnownHeader::Expect).is_none();
@@ -335,7 +335,7 @@ impl<'a> Relay<'a> {
         let out = &mut self.client.out;
         response.write_status_line(out);
         let keep_coding = framing == Framing::Chunked || to_head && request.version() != HttpVersion::Http10;
-        // What a server demands of this connection the client has to know: to switch is up to both of them.
+        // The `Upgrade` field of a 426 is for the client, because both ends must agree to a switch.
         let demands = response.status() == 426 && response.get(KnownHeader::Upgrade).is_some();
         response.write_fields(out, |known, hop| match known {
             KnownHeader::TransferEncoding => keep_coding,
@@ -357,7 +357,7 @@ impl<'a> Relay<'a> {
         Ok(framing)
     }
 
-    /// Takes what one read brought, puts the client's framing on it, and leaves it to be written.
+    /// Encodes the data of one read in the client's framing and queues it.
     fn poll_body(&mut self, cx: &mut Context<'_>, framing: Framing) -> Poll<Result<(), UpstreamError>> {
         let chunked = framing == Framing::Chunked;
         let out = &mut self.client.out;
@@ -373,7 +373,7 @@ impl<'a> Relay<'a> {
         if let Some(asking) = self.observation.usage_injection() {
             asking.edit_response(out, payload, last);
         }
-        // A read that is hidden whole leaves nothing, and no chunk either.
+        // A read whose events are all stripped writes no chunk.
         let payload = if out.len() > payload { payload..out.len() } else { begun..begun };
         if let Some(chunk) = chunk {
             self.client.written = ChunkWriter::end(out, chunk);

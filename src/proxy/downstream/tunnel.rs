@@ -1,4 +1,4 @@
-//! After a switch of protocols: bytes both ways, counted and not read.
+//! Tunnels bytes in both directions after a protocol switch: they are counted and not parsed.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -18,7 +18,7 @@ struct Pipe {
 }
 
 impl Pipe {
-    /// Moves what there is; ready when the source has ended or either side has failed, with whether it was the source.
+    /// Moves available bytes. Ready with true if the source ended, and with false if the destination failed.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -51,14 +51,14 @@ impl Pipe {
     }
 }
 
-/// Carries bytes until either side closes, and then closes both.
+/// Tunnels until either side closes, then closes both.
 pub(super) async fn run(
     (mut client, from_client): (MaybeTlsStream, Vec<u8>),
     (mut server, from_server, _open): (MaybeTlsStream, Vec<u8>, OpenConnection),
     mut observation: RequestObserver,
 ) {
     let mut up = Pipe { buffer: from_client, written: 0, arrival: None };
-    // What came with the head of the answer came when that did, which is now.
+    // Bytes received with the response head arrived with it, which is now.
     let mut down = Pipe { buffer: from_server, written: 0, arrival: Some(Arrival::now()) };
     let ending = std::future::poll_fn(|cx| {
         let upward = up.poll(cx, &mut client, &mut server, |_, bytes| observation.on_request_body(bytes));
@@ -67,14 +67,14 @@ pub(super) async fn run(
                 observation.on_response_body(arrival, bytes, Clock::Monotonic.now(), Gap::ZERO);
             }
         });
-        // A client's FIN keeps its place behind the bytes that the server has yet to take. A reset has none.
+        // A client's FIN waits behind the bytes that the server has yet to take. A reset does not.
         let upward = match upward {
             Poll::Pending if !up.buffer.is_empty() => client.poll_reset(cx).map(|()| true),
             upward => upward,
         };
         match (upward, downward) {
             (Poll::Pending, Poll::Pending) => Poll::Pending,
-            // The server closed, as it may at any time after the switch.
+            // The server may close at any time after the switch.
             (_, Poll::Ready(true)) => Poll::Ready(Ending::Complete),
             (Poll::Ready(true), _) | (_, Poll::Ready(false)) => Poll::Ready(Ending::DownstreamGone),
             (Poll::Ready(false), _) => Poll::Ready(Ending::UpstreamFailed),

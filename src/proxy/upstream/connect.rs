@@ -1,4 +1,4 @@
-//! New connections to the upstream, counted, and what is known of them.
+//! Opens and counts upstream connections, and records the upstream's state.
 
 use std::cell::Cell;
 use std::io;
@@ -17,25 +17,26 @@ use crate::net::io::MaybeTlsStream;
 use crate::net::tls;
 use crate::proxy::worker_shared::WorkerShared;
 
-/// How long a looked-up name is believed. Kubernetes moves services; asking for each connection would cost a thread.
+/// Time to live of a resolved address. Kubernetes moves services; a lookup per connection would cost a thread.
 const DNS_CACHE_TTL: Gap = Gap::from_millis(5_000);
 
-/// Makes connections to the upstream, for one thread.
+/// Opens upstream connections for one thread.
 pub(in crate::proxy) struct UpstreamConnector {
     authority: String,
     target: UpstreamConfig,
     dialer: Dialer,
-    /// TLS has agreed on HTTP/2, when a connection was last made.
+    /// Whether TLS negotiated HTTP/2 on the last connection.
     negotiated_http2: Cell<bool>,
     shared: Arc<WorkerShared>,
     levels: Arc<ThreadGauges>,
 }
 
 impl UpstreamConnector {
-    /// A connector whose connections count among these levels.
+    /// `levels` counts the connections.
     pub(in crate::proxy) fn new(shared: Arc<WorkerShared>, levels: Arc<ThreadGauges>) -> Self {
         let mut target = shared.config.load().upstream.clone();
-        // Records hold the name: a count of holders that all threads moved would go from core to core.
+        // One copy per thread: records hold the name, and a reference count shared by threads would bounce between
+        // cores.
         target.host = Arc::from(&*target.host);
         Self {
             authority: target.authority(),
@@ -47,23 +48,21 @@ impl UpstreamConnector {
         }
     }
 
-    /// The server's host and port, as configured.
+    /// The server's configured host and port.
     pub(super) fn server(&self) -> (Arc<str>, u16) {
         (Arc::clone(&self.target.host), self.target.port)
     }
 
-    /// Host and port.
     pub(super) fn authority(&self) -> &str {
         &self.authority
     }
 
-    /// `http` or `https`.
     pub(super) fn scheme(&self) -> &'static str {
         if self.target.tls { "https" } else { "http" }
     }
 
-    /// Whether a request goes over HTTP/2. Left to itself, TLS agrees on that, and in clear only gRPC does, which cannot
-    /// go over anything else.
+    /// Whether a request uses HTTP/2. If not configured, TLS negotiates it; without TLS only gRPC uses it, because gRPC
+    /// requires it.
     pub(super) fn is_http2(&self, grpc: bool) -> bool {
         match self.target.http {
             UpstreamHttp::Http2 => true,
@@ -73,19 +72,18 @@ impl UpstreamConnector {
         }
     }
 
-    /// Counts a connection that has been made.
     pub(super) fn count_connection(&self) -> OpenConnection {
         self.levels.connection()
     }
 
-    /// Whether another connection would take a descriptor that is kept for the admin port.
+    /// Whether a further connection would take a descriptor reserved for the admin port.
     pub(super) fn is_at_limit(&self) -> bool {
         let (idle, busy) = self.shared.gauges.connections();
         let open = usize::try_from(idle + busy).unwrap_or_default() + self.shared.connecting.load(Relaxed);
         open >= self.shared.max_upstream_connections.load(Relaxed)
     }
 
-    /// A new connection, handshakes done, within the time limit.
+    /// Opens a connection and completes the handshakes within the timeout.
     pub(in crate::proxy) async fn connect(&self) -> Result<MaybeTlsStream, UpstreamError> {
         if self.is_at_limit() {
             return Err(UpstreamError::NoDescriptor { place: self.authority.clone() });
@@ -107,14 +105,14 @@ impl UpstreamConnector {
         };
         self.shared.gauges.set_upstream(connected.as_ref().map(drop).map_err(UpstreamError::to_string));
         if let Ok(io) = &connected {
-            // A server that is replaced may speak another version than the one before it.
+            // A replaced server may support other versions than its predecessor.
             self.negotiated_http2.set(io.alpn() == Some(b"h2"));
         }
         connected
     }
 }
 
-/// Counts a connection that is being made.
+/// Counts a connection attempt.
 struct ConnectingGuard<'a>(&'a AtomicUsize);
 
 impl<'a> ConnectingGuard<'a> {
@@ -130,13 +128,13 @@ impl Drop for ConnectingGuard<'_> {
     }
 }
 
-/// Whether connecting failed before the server was asked: it says nothing of that.
+/// Whether the process lacked a descriptor: this says nothing about the server.
 fn is_descriptor_limit(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw);
     matches!(errno, Some(Errno::EMFILE | Errno::ENFILE))
 }
 
-/// An error of a connection, with the setting that may be wrong.
+/// Formats a connection error with the setting that may be wrong.
 pub(super) fn describe(error: impl ToString) -> String {
     let error = tls::describe_error(error, "--upstream-ca");
     let remedy = if error.contains("NoApplicationProtocol") {
@@ -144,7 +142,7 @@ pub(super) fn describe(error: impl ToString) -> String {
     } else if error.contains("not valid for name") {
         "; --upstream-server-name says which name to expect"
     } else if error.contains("CertificateRequired") {
-        // In TLS 1.3 the server says so when the handshake is over, and the first request on its way.
+        // In TLS 1.3 the alert arrives after the handshake, when the first request is already on its way.
         "; it asks for a client's certificate, which --upstream-cert names"
     } else if error.contains("Cannot assign requested address") {
         "; this machine has no address of its kind, or no port left for it (net.ipv4.ip_local_port_range)"
@@ -162,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_server_that_asks_for_a_certificate_is_told_with_the_setting() {
-        // Which end of the connection is seen first is a race: the alert, or the closed socket.
+        // The alert and the closed socket race; either may be seen first.
         let alert = Error::AlertReceived(AlertDescription::CertificateRequired);
         let told = UpstreamError::Io(io::Error::new(io::ErrorKind::InvalidData, alert)).to_string();
         let expected = "the connection failed: received fatal alert: CertificateRequired; it asks for a client's \

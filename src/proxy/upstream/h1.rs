@@ -1,13 +1,12 @@
 //! Our own HTTP/1.1 client connection, and one exchange on it.
 //!
-//! Everything that one read of the socket brought is handled at once: decoded straight into the buffer that goes to the
-//! client, with the stamp of its arrival. A connection is given back only when the reply ended as its framing says and
-//! nothing is left over; in every other case it is closed where it stands, which is also how a client's disconnect
-//! reaches the server.
+//! All data of one socket read is processed at once: decoded straight into the buffer for the client, with its arrival
+//! timestamp. A connection returns to the pool only if the response ended as its framing says and no bytes are left
+//! over. In every other case it is closed at once, which is also how a client's disconnect reaches the server.
 //!
 //! # When a request is sent again
 //! A server may close a kept connection while the next request is on its way. The request then goes over a new
-//! connection, once, if no byte of an answer came and either
+//! connection, once, if no byte of a response came and either
 //! * its method is idempotent (RFC 9110, section 9.2.2), or
 //! * the server's TCP reset the connection within [`MAX_HANG_UP_RACE`] of the last write. A host resets a connection
 //!   that is closed before all its bytes were read (RFC 1122, section 4.2.2.13). So the server has not read the whole
@@ -29,23 +28,23 @@ use crate::net::http1::head_scan::{check_partial_response, end_of_head};
 use crate::net::http1::{BodyDecoder, Framing, Head, KnownHeader};
 use crate::net::io::{Arrival, MaybeTlsStream};
 
-/// A buffer larger than this is given back when it is empty, so that a long prompt does not stay with its stream.
+/// Larger buffers are freed once they are empty, so that a long prompt's buffer does not stay with its stream.
 const MAX_IDLE_BUFFER_BYTES: usize = 4 * 1024;
-/// A reset later than this after the last write says nothing of whether the request was read: a router or a host on the
-/// way may have gone. A server decides to hang up before it sees the request; what remains is a round trip, a lost
-/// segment's retransmission (200 ms at first) and the server's scheduling.
+/// A later reset does not prove that the request was unread: a router or host on the path may have failed. A server
+/// decides to close before it sees the request, so the reset follows within a round trip, a retransmission (200 ms at
+/// first) and the server's scheduling.
 const MAX_HANG_UP_RACE: Gap = Gap::from_millis(1_000);
-/// How long the reset may take that follows a FIN: a round trip and one retransmission.
+/// Longest wait for the reset after a FIN: a round trip and one retransmission.
 const MAX_RESET_WAIT: Gap = Gap::from_millis(500);
 
-/// A connection between exchanges.
+/// A connection between two exchanges.
 #[derive(Debug)]
 pub(super) struct Http1Connection {
     io: MaybeTlsStream,
-    /// Its buffers, kept from exchange to exchange: that of the request, and that of what was received.
+    /// Buffers for requests and received data, reused across exchanges.
     out: Vec<u8>,
     inbox: Vec<u8>,
-    /// It has carried a reply.
+    /// It has carried a response.
     used: bool,
     open: OpenConnection,
 }
@@ -55,56 +54,56 @@ impl Http1Connection {
         Self { io, out: Vec::new(), inbox: Vec::new(), used: false, open }
     }
 
-    /// It goes into the pool, or comes out.
+    /// Updates the gauges when the connection enters or leaves the pool.
     pub(super) fn set_idle(&mut self, idle: bool) {
         self.open.set_idle(idle);
     }
 
-    /// Whether it can be used again.
+    /// Whether the connection is reusable.
     pub(super) fn is_alive(&mut self) -> bool {
         self.io.is_idle_and_open()
     }
 }
 
-/// One request and its reply.
+/// One request and its response.
 #[derive(Debug)]
 pub(in crate::proxy) struct Http1Exchange {
     io: MaybeTlsStream,
-    /// The time of the last write, on a connection that has carried another reply and not yet a byte of this one. The
-    /// whole request stays in `out` meanwhile.
+    /// Time of the last write on a reused connection, until the response's first byte. The complete request stays in
+    /// `out` until then.
     unanswered: Option<Stamp>,
-    /// A write failed on it.
+    /// A write failed while `unanswered` was set.
     write_failed: bool,
-    /// The request is whole, and has to be written again.
+    /// The complete request must be written again.
     resending: bool,
     idempotent: bool,
     open: OpenConnection,
-    /// The request as it goes over the wire; from `written` on it is still to be written.
+    /// Encoded request; the bytes from `written` on are pending.
     out: Vec<u8>,
     written: usize,
-    /// Where payload lies in `out`, for the observer.
+    /// Ranges of payload in `out`, for the observer.
     payload: Vec<Range<usize>>,
     chunked: bool,
-    /// The whole request has been put into `out`.
+    /// `out` has received the complete request.
     complete: bool,
-    /// Writing has failed. The server may have answered all the same.
+    /// A write failed. The server may still have responded.
     write_closed: bool,
     to_head: bool,
-    /// Received and not yet decoded, with the arrival of its last bytes.
+    /// Received but not decoded, with the arrival of the last bytes.
     inbox: Vec<u8>,
     searched: usize,
     arrival: Option<Arrival>,
     body: Option<BodyDecoder>,
-    /// What came last does not follow the body's framing.
+    /// The last read violated the body's framing.
     malformed: Option<BodyError>,
     kind: ReplyKind,
     keep: bool,
-    /// How long the server says it keeps an idle connection, in seconds.
+    /// The server's `Keep-Alive` timeout, in seconds.
     keep_alive_seconds: Option<u64>,
 }
 
 impl Http1Exchange {
-    /// Begins an exchange, at `now`.
+    /// Starts an exchange at `now`.
     pub(super) fn begin(
         connection: Http1Connection,
         request: &UpstreamRequest<'_>,
@@ -140,7 +139,7 @@ impl Http1Exchange {
         }
     }
 
-    /// Whether the request may be sent once more after `broken`; see the module.
+    /// Whether the request may be sent again after `broken`, by the rules above.
     pub(super) async fn may_resend(&self, broken: &UpstreamError) -> bool {
         let reset = match broken {
             UpstreamError::Reset => true,
@@ -156,7 +155,7 @@ impl Http1Exchange {
     pub(super) fn resend(&mut self, connection: Http1Connection) {
         (self.io, self.open, self.written) = (connection.io, connection.open, 0);
         (self.unanswered, self.write_failed) = (None, false);
-        // Otherwise whoever sends the rest writes what came before it as well.
+        // Otherwise the next write of the remaining body also writes the bytes before it.
         self.resending = self.complete && self.payload.is_empty();
     }
 
@@ -179,7 +178,7 @@ impl Http1Exchange {
         }
     }
 
-    /// The request body is whole.
+    /// Ends the request body.
     pub(super) fn complete(&mut self, trailers: Option<&Head>) {
         if self.chunked && !self.write_closed {
             ChunkWriter::finish(&mut self.out, trailers);
@@ -187,17 +186,17 @@ impl Http1Exchange {
         self.complete = true;
     }
 
-    /// Bytes that wait to be written.
+    /// Pending bytes of the request.
     pub(super) fn backlog(&self) -> usize {
         self.out.len() - self.written
     }
 
-    /// Whether the server no longer takes bytes.
+    /// Whether the server no longer accepts bytes.
     pub(super) fn write_closed(&self) -> bool {
         self.write_closed
     }
 
-    /// Writes what waits; ready when nothing does. `written` is then called with each piece of payload that went out.
+    /// Writes pending bytes; ready when none are left. Then calls `written` with each payload range that was sent.
     pub(super) fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
@@ -209,7 +208,7 @@ impl Http1Exchange {
         }
         match ready!(self.io.poll_write_all(cx, &self.out, &mut self.written)) {
             Ok(()) => {}
-            // What the server says, or that it says nothing, decides whether the request is sent again.
+            // The server's response, or its absence, decides whether the request is sent again.
             Err(_) if self.unanswered.is_some() => (self.write_failed, self.written) = (true, self.out.len()),
             Err(_) => self.write_closed = true,
         }
@@ -224,14 +223,14 @@ impl Http1Exchange {
         Poll::Ready(Ok(()))
     }
 
-    /// Gives up the bytes of the request, all of which were written.
+    /// Drops the request's bytes after all were written.
     fn clear_written(&mut self) {
         self.out.clear();
         self.written = 0;
         self.out.shrink_to(MAX_IDLE_BUFFER_BYTES);
     }
 
-    /// The first byte of an answer came: the request is not sent again.
+    /// After the response's first byte the request is not sent again.
     fn on_response_start(&mut self) {
         if self.unanswered.take().is_some() {
             self.write_closed |= take(&mut self.write_failed);
@@ -241,7 +240,7 @@ impl Http1Exchange {
         }
     }
 
-    /// The next response head: interim ones, then the final one.
+    /// Reads the next response head: interim heads, then the final one.
     pub(super) fn poll_head(&mut self, cx: &mut Context<'_>, head: &mut Head) -> Poll<Result<Arrival, UpstreamError>> {
         if self.resending && self.poll_flush(cx, |_| ()).is_ready() {
             self.resending = false;
@@ -280,7 +279,7 @@ impl Http1Exchange {
         }
     }
 
-    /// The next piece of the response body, appended to `out`.
+    /// Appends the next piece of the response body to `out`.
     pub(super) fn poll_body(
         &mut self,
         cx: &mut Context<'_>,
@@ -312,7 +311,7 @@ impl Http1Exchange {
             }
         }
         match decoded {
-            // What came before it goes on first.
+            // The data before the error is forwarded first.
             Err(error) if out.len() > before => self.malformed = Some(error),
             Err(error) => return Poll::Ready(Err(UpstreamError::Body(error))),
             Ok(_) => {}
@@ -323,22 +322,20 @@ impl Http1Exchange {
         }))
     }
 
-    /// Whether the response body has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.body.as_ref().is_some_and(BodyDecoder::is_done)
     }
 
-    /// The trailers that ended the response body.
     pub(super) fn trailers(&self) -> Option<&Head> {
         self.body.as_ref()?.trailers()
     }
 
-    /// How long the server says it keeps an idle connection, in seconds.
+    /// The server's `Keep-Alive` timeout, in seconds.
     pub(super) fn keep_alive_seconds(&self) -> Option<u64> {
         self.keep_alive_seconds
     }
 
-    /// The connection, if it can carry another exchange.
+    /// The connection, if it is reusable.
     pub(super) fn into_connection(self) -> Option<(Http1Connection, ReplyKind)> {
         let whole =
             self.complete && self.backlog() == 0 && !self.write_closed && self.has_ended() && self.inbox.is_empty();
@@ -349,13 +346,13 @@ impl Http1Exchange {
         })
     }
 
-    /// The raw connection after a switch of protocols, and what was already received over it.
+    /// The raw connection after a protocol switch, and the bytes already received on it.
     pub(super) fn into_tunnel(self) -> (MaybeTlsStream, Vec<u8>, OpenConnection) {
         (self.io, self.inbox, self.open)
     }
 }
 
-/// The `timeout` of a `Keep-Alive` field.
+/// Parses the `timeout` of a `Keep-Alive` field, in seconds.
 fn timeout(value: &[u8]) -> Option<u64> {
     let value = std::str::from_utf8(value).ok()?;
     value.split(',').find_map(|part| part.trim().strip_prefix("timeout=")?.parse().ok())

@@ -1,7 +1,7 @@
-//! The way to the inference server: connections, and one exchange on one of them.
+//! The upstream side: connections to the inference server, and exchanges on them.
 //!
-//! HTTP/1.1 is our own ([`h1`], [`pool`]); HTTP/2 is hyper's ([`h2`]). [`Exchange`] is what the rest of the proxy sees
-//! of either: a request goes in by pieces, heads and body come out with their arrivals.
+//! HTTP/1.1 is our own ([`h1`], [`pool`]); HTTP/2 is hyper's ([`h2`]). [`UpstreamExchange`] is the common interface: it
+//! takes a request piece by piece, and returns heads and body with their arrival timestamps.
 
 mod connect;
 mod h1;
@@ -25,31 +25,32 @@ use crate::net::io::{Arrival, MaybeTlsStream};
 use crate::proxy::added_headers::AddedHeaders;
 use crate::proxy::usage_injection::UsageInjection;
 
-/// Bytes of a request that may wait to be written before the client's body is no longer read.
+/// Pending request bytes at which the proxy stops reading the client's body.
 pub(super) const HIGH_WATER_BYTES: usize = 64 * 1024;
-/// Largest request body that is kept until its answer begins, in bytes: a kept connection may turn out to be closed.
+/// Largest request body kept for a retry until its response begins, in bytes: a pooled connection may turn out to be
+/// closed.
 const MAX_RETRY_BODY_BYTES: u64 = 64 * 1024;
 
-/// Why an exchange broke.
+/// Why an exchange failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UpstreamError {
-    /// No connection could be made.
+    /// The connection failed.
     #[error("cannot connect to {place}: {why}")]
     Connect {
         /// Host and port.
         place: String,
-        /// Why, and what to do.
+        /// The error and its remedy.
         why: String,
     },
-    /// Connecting took too long.
+    /// The connection timed out.
     #[error("cannot connect to {place} within {limit}")]
     ConnectTimeout {
         /// Host and port.
         place: String,
-        /// The limit.
+        /// The timeout.
         limit: Gap,
     },
-    /// This process may open no more files. The server was not asked.
+    /// The process is out of file descriptors. The server was not contacted.
     #[error(
         "no descriptor is left for a connection to {place}; raise the limit on open files, or lower --max-connections"
     )]
@@ -57,22 +58,22 @@ pub(super) enum UpstreamError {
         /// Host and port.
         place: String,
     },
-    /// A connection turned out to be closed before it took a byte: another one may be used.
+    /// The connection closed before it took a byte: a retry is safe.
     #[error("the connection was closed before it took the request")]
     Unprocessed,
-    /// The server closed before its answer was whole.
+    /// The server closed before the end of its response.
     #[error("the connection was closed before the answer was whole")]
     Closed,
     /// The server reset the connection.
     #[error("the connection was reset before the answer was whole")]
     Reset,
-    /// The answer's head is not HTTP.
+    /// The response head is not valid HTTP.
     #[error("the answer cannot be passed on: {0}")]
     Head(HeadError),
-    /// The answer's body is not framed as it says.
+    /// The response body violates its framing.
     #[error("the answer cannot be passed on: {0}")]
     Body(BodyError),
-    /// Anything else that a socket reports.
+    /// Any other socket error.
     #[error("the connection failed: {}", connect::describe(.0))]
     Io(io::Error),
     /// The HTTP/2 exchange failed.
@@ -80,37 +81,36 @@ pub(super) enum UpstreamError {
     Http2(hyper::Error),
 }
 
-/// Why an exchange over HTTP/2 failed, which hyper only calls an error: without what the other side may have written of
-/// its own, which stands in brackets.
+/// The cause of an HTTP/2 failure, which hyper hides behind a generic error. Cuts the bracketed part, which may contain
+/// the peer's own text.
 fn reason(error: &hyper::Error) -> String {
     let mut reason = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
     reason.truncate(reason.find(" (").unwrap_or(reason.len()));
     reason
 }
 
-/// What a response body brought.
+/// A step of a response body.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum BodyStep {
-    /// Payload, which arrived then.
+    /// Payload and its arrival.
     Data(Arrival),
-    /// Its end.
     End,
 }
 
-/// One worker's connections to the upstream.
+/// One worker's upstream connections.
 pub(super) struct UpstreamClient {
     connector: UpstreamConnector,
     pool: RefCell<pool::UpstreamPool>,
     http2: RefCell<h2::Http2Connections>,
 }
 
-/// One request and its reply, over either version of HTTP.
+/// One request and its response, over either HTTP version.
 pub(super) enum UpstreamExchange {
     Http1(Box<h1::Http1Exchange>),
     Http2(Box<h2::Http2Exchange>),
 }
 
-/// Which of the client's trace fields go on. Ours, if any, is among the added fields.
+/// Which of the client's trace fields are forwarded. The proxy's own are among the added fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TraceFields {
     pub(super) parent: bool,
@@ -127,19 +127,19 @@ impl TraceFields {
     }
 }
 
-/// A request head on its way upstream.
+/// A request head for the upstream.
 pub(super) struct UpstreamRequest<'a> {
     /// The client's head.
     pub(super) head: &'a Head,
-    /// How its body goes on.
+    /// The body's framing to the upstream.
     pub(super) framing: Framing,
-    /// Whether its body is known to be small enough to be kept for another connection.
+    /// Whether the body is known to be small enough for a retry.
     pub(super) repeatable: bool,
-    /// Fields of ours, as they go over the wire; usually none.
+    /// Header lines added by the proxy; usually none.
     pub(super) added: &'a [(&'static str, String)],
-    /// Which of the client's trace fields go on.
+    /// Which of the client's trace fields are forwarded.
     pub(super) trace: TraceFields,
-    /// The reply is edited on its way, for which it must not be compressed.
+    /// The response is edited, so it must not be compressed.
     pub(super) edited: bool,
 }
 
@@ -148,15 +148,15 @@ impl UpstreamClient {
         Self { connector, pool: RefCell::default(), http2: RefCell::default() }
     }
 
-    /// The server's host and port, as configured.
+    /// The server's configured host and port.
     pub(super) fn server(&self) -> (Arc<str>, u16) {
         self.connector.server()
     }
 
-    /// Begins an exchange over a connection that has rested, or a new one.
+    /// Starts an exchange over a rested connection or a new one.
     ///
-    /// A body whose length is unknown or large always gets a new connection: it could not be repeated if a kept one
-    /// turned out to be closed.
+    /// A body of unknown or large size always gets a new connection: it could not be sent again if a pooled one turned
+    /// out to be closed.
     pub(super) async fn begin(&self, request: &UpstreamRequest<'_>) -> Result<UpstreamExchange, UpstreamError> {
         let now = Clock::Monotonic.now();
         let grpc = request.head.grpc().is_some();
@@ -173,7 +173,7 @@ impl UpstreamClient {
             Some(connection) => connection,
             None => {
                 let io = self.connect().await?;
-                // TLS agrees on the version anew with each connection.
+                // TLS negotiates the version separately for each connection.
                 if self.connector.is_http2(grpc) {
                     return self.begin_http2(self.adopt_http2(io).await?, request);
                 }
@@ -183,7 +183,7 @@ impl UpstreamClient {
         Ok(UpstreamExchange::Http1(Box::new(h1::Http1Exchange::begin(connection, request, &self.connector, now))))
     }
 
-    /// A new connection, for which an idle one may have to go.
+    /// Opens a connection; at the descriptor limit it first closes an idle one.
     async fn connect(&self) -> Result<MaybeTlsStream, UpstreamError> {
         if self.connector.is_at_limit() {
             self.pool.borrow_mut().close_oldest();
@@ -212,7 +212,7 @@ impl UpstreamClient {
         Ok(self.http2.borrow_mut().adopt(connection))
     }
 
-    /// Goes on with another connection, where the request may be sent again; else `broken` is how it ends.
+    /// Continues on another connection if the request may be sent again; otherwise returns `broken`.
     pub(super) async fn retry(
         &self,
         exchange: &mut UpstreamExchange,
@@ -229,7 +229,7 @@ impl UpstreamClient {
         Ok(())
     }
 
-    /// Takes the connection of an exchange back that was finished at `now`.
+    /// Recycles the connection of an exchange that ended at `now`.
     pub(super) fn finish(&self, exchange: UpstreamExchange, now: Stamp) {
         let UpstreamExchange::Http1(exchange) = exchange else { return };
         let mut pool = self.pool.borrow_mut();
@@ -241,7 +241,7 @@ impl UpstreamClient {
         }
     }
 
-    /// Closes what the server has closed, and what has idled too long.
+    /// Closes connections that the server has closed or that have idled too long.
     pub(super) fn evict(&self) {
         self.pool.borrow_mut().evict(Clock::Monotonic.now());
         self.http2.borrow_mut().close_idle();
@@ -257,7 +257,7 @@ impl UpstreamExchange {
         }
     }
 
-    /// The request body is whole.
+    /// Ends the request body.
     pub(super) fn complete(&mut self, trailers: Option<&Head>) {
         match self {
             Self::Http1(exchange) => exchange.complete(trailers),
@@ -265,7 +265,7 @@ impl UpstreamExchange {
         }
     }
 
-    /// Bytes of the request that wait to be written.
+    /// Pending bytes of the request.
     pub(super) fn backlog(&self) -> usize {
         match self {
             Self::Http1(exchange) => exchange.backlog(),
@@ -273,7 +273,7 @@ impl UpstreamExchange {
         }
     }
 
-    /// Whether the server no longer takes bytes of the request; it may still answer.
+    /// Whether the server no longer accepts bytes of the request; it may still respond.
     pub(super) fn write_closed(&self) -> bool {
         match self {
             Self::Http1(exchange) => exchange.write_closed(),
@@ -281,7 +281,7 @@ impl UpstreamExchange {
         }
     }
 
-    /// Writes what waits; ready when nothing does. `written` gets each piece of payload that went out.
+    /// Writes pending bytes; ready when none are left. Then calls `written` with each payload range that was sent.
     pub(super) fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
@@ -293,7 +293,7 @@ impl UpstreamExchange {
         }
     }
 
-    /// The next response head: interim ones, then the final one.
+    /// Reads the next response head: interim heads, then the final one.
     pub(super) fn poll_head(&mut self, cx: &mut Context<'_>, head: &mut Head) -> Poll<Result<Arrival, UpstreamError>> {
         match self {
             Self::Http1(exchange) => exchange.poll_head(cx, head),
@@ -301,7 +301,7 @@ impl UpstreamExchange {
         }
     }
 
-    /// The next piece of the response body, appended to `out`.
+    /// Appends the next piece of the response body to `out`.
     pub(super) fn poll_body(
         &mut self,
         cx: &mut Context<'_>,
@@ -321,12 +321,11 @@ impl UpstreamExchange {
         }
     }
 
-    /// Whether nothing comes behind what has been read: no more of the body, and no trailers.
+    /// Whether nothing follows: no more body and no trailers.
     pub(super) fn is_over(&self) -> bool {
         self.has_ended() && self.trailers().is_none()
     }
 
-    /// The trailers that ended the response body.
     pub(super) fn trailers(&self) -> Option<&Head> {
         match self {
             Self::Http1(exchange) => exchange.trailers(),
@@ -334,7 +333,7 @@ impl UpstreamExchange {
         }
     }
 
-    /// The raw connection after a switch of protocols, and what was already received over it.
+    /// The raw connection after a protocol switch, and the bytes already received on it.
     pub(super) fn into_tunnel(self) -> Option<(MaybeTlsStream, Vec<u8>, OpenConnection)> {
         match self {
             Self::Http1(exchange) => Some(exchange.into_tunnel()),
@@ -344,14 +343,14 @@ impl UpstreamExchange {
 }
 
 impl<'a> UpstreamRequest<'a> {
-    /// A request of the client's, whose body is `framed` like this; `asking` if that is edited on its way.
+    /// The upstream request for a client's head and body framing; `asking` if usage injection edits it.
     pub(super) fn new(head: &'a Head, framed: Framing, added: &'a AddedHeaders, asking: bool) -> Self {
         let framing = if asking { UsageInjection::request_framing(framed) } else { framed };
         let repeatable = matches!(framed, Framing::Length(0..=MAX_RETRY_BODY_BYTES));
         Self { head, framing, repeatable, added: added.fields(), trace: added.trace(), edited: asking }
     }
 
-    /// Writes the head for HTTP/1.1: every end-to-end line as it came.
+    /// Writes the head for HTTP/1.1, with every end-to-end line unchanged.
     fn write(&self, connector: &UpstreamConnector, out: &mut Vec<u8>) {
         let head = self.head;
         let upgrade = head.upgrade().is_some();

@@ -1,43 +1,43 @@
-//! Idle HTTP/1.1 connections to the upstream, and when one may be used again.
+//! Idle HTTP/1.1 connections to the upstream, and the rules for their reuse.
 //!
 //! # Why a connection rests
-//! Servers hang up without saying so: llama-server closes after every streamed reply, uvicorn after five idle seconds.
-//! A request written to a connection whose FIN is on its way is lost, and may not be repeated, because nobody knows
-//! whether the server took it; proxies that reuse at once lose one request in ten that way. So a connection rests
-//! before it is used again, long enough for a hang-up to have shown, and is looked at once more before it is.
+//! Servers close connections without notice: llama-server after every streamed response, uvicorn after five idle
+//! seconds. A request written to a connection whose FIN is on its way is lost, and a retry is unsafe because the server
+//! may have processed it. Proxies that reuse at once lose one request in ten that way. So a connection rests before
+//! reuse, long enough for a close to show, and is checked again at reuse.
 //!
-//! How long depends on what this upstream has been seen to do after replies of that [`Kind`] ([`Manners`]): it has
-//! proved nothing yet; it keeps connections; or it hangs up, and its connections are not kept at all.
+//! The rest depends on the upstream's observed [`KeepAliveBehavior`] after responses of that [`ReplyKind`]: unproven,
+//! keeping connections, or closing them. In the last case its connections are not pooled.
 
 use std::collections::VecDeque;
 
 use super::h1::Http1Connection;
 use crate::measure::time::{Gap, Stamp};
 
-/// Rest after a reply of a kind after which this upstream has proved nothing. A busy server's FIN takes milliseconds.
+/// Rest while the behavior is unproven. A busy server's FIN takes milliseconds.
 const REUSE_DELAY_UNPROVEN: Gap = Gap::from_millis(50);
-/// Rest once it has proved to keep connections: a server that stops doing so (a restart) is still noticed.
+/// Rest once the server has kept connections: a change, such as a restart, is still noticed.
 const REUSE_DELAY_PROVEN: Gap = Gap::from_millis(2);
-/// A connection found closed this soon after a reply was hung up; later it may have been an idle time-out.
+/// A close this soon after a response is the server's behavior; a later one may be an idle timeout.
 const EARLY_CLOSE_WINDOW: Gap = Gap::from_millis(1_000);
-/// A hang-up is forgotten after this long: servers are restarted with other settings.
+/// The server's closing behavior is forgotten after this long: servers restart with other settings.
 const BEHAVIOR_TTL: Gap = Gap::from_millis(60_000);
-/// How long a connection may idle, unless the server says less: vLLM, llama-server and every other uvicorn or
-/// cpp-httplib server closes after five seconds.
+/// Idle limit, unless the server announces less: vLLM, llama-server and other servers on uvicorn or cpp-httplib close
+/// after five seconds.
 const MAX_IDLE: Gap = Gap::from_millis(4_000);
-/// Idle connections of one worker. More are closed at once.
+/// Limit per worker. Further connections are closed at once.
 const MAX_IDLE_CONNECTIONS: usize = 512;
 
-/// What kind of reply a connection has just carried. Servers treat them differently.
+/// The response's kind: servers may treat their connections differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReplyKind {
-    /// Its length was not known beforehand.
+    /// Its length was not announced.
     Streamed,
-    /// It had a length.
+    /// Its length was announced.
     FixedLength,
 }
 
-/// What the upstream does with a connection after a reply.
+/// The server's handling of connections after a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum KeepAliveBehavior {
     #[default]
@@ -77,13 +77,13 @@ impl Default for UpstreamPool {
 }
 
 impl UpstreamPool {
-    /// The server said how long it keeps idle connections; a second of that is left to the network.
+    /// Applies the server's `Keep-Alive` timeout, less one second for the network.
     pub(super) fn set_server_keep_alive(&mut self, seconds: u64) {
         let hint = Gap::from_millis(seconds.saturating_mul(1_000).saturating_sub(1_000));
         self.max_idle = hint.min(MAX_IDLE);
     }
 
-    /// Takes back a connection after a reply, if it is worth keeping.
+    /// Takes a connection back after a response, unless the server closes such connections.
     pub(super) fn put(&mut self, mut connection: Http1Connection, kind: ReplyKind, now: Stamp) {
         if let KeepAliveBehavior::Closes { seen } = *self.keep_alive_behavior(kind) {
             if now.since(seen) < BEHAVIOR_TTL {
@@ -97,9 +97,9 @@ impl UpstreamPool {
         }
     }
 
-    /// The connection used last among those that have rested, if it is alive.
+    /// The most recently used rested connection, if it is alive.
     pub(super) fn take(&mut self, now: Stamp) -> Option<Http1Connection> {
-        // At thousands of requests a second most of them rest.
+        // At thousands of requests per second most connections are still resting.
         let mut at = self.idle.partition_point(|idle| now.since(idle.since) >= REUSE_DELAY_PROVEN);
         while at > 0 {
             at -= 1;
@@ -124,12 +124,12 @@ impl UpstreamPool {
         None
     }
 
-    /// Closes the connection that has idled longest.
+    /// Closes the longest idle connection.
     pub(super) fn close_oldest(&mut self) {
         self.idle.pop_front();
     }
 
-    /// Looks at every idle connection; closes those that the server has closed and those that are too old.
+    /// Checks every idle connection; closes dead and expired ones.
     pub(super) fn evict(&mut self, now: Stamp) {
         for mut idle in std::mem::take(&mut self.idle) {
             let age = now.since(idle.since);
@@ -161,7 +161,7 @@ impl UpstreamPool {
         if now.since(idle.since) < EARLY_CLOSE_WINDOW {
             *self.keep_alive_behavior(idle.kind) = KeepAliveBehavior::Closes { seen: now };
         } else {
-            // It was closed between the last look and now: keep well below the shortest that was survived.
+            // It closed between the last check and now: stay well below the age that it last survived.
             let survived = idle.seen_alive.since(idle.since).as_nanos();
             self.max_idle = self.max_idle.min(Gap::from_nanos(survived / 5 * 4)).max(EARLY_CLOSE_WINDOW);
         }

@@ -1,4 +1,4 @@
-//! The request on its way to hyper's task: the frames that wait for it, and what is kept of them to be sent again.
+//! The request body for hyper's task: queued frames, and a copy for a retry.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use http_body::{Body, Frame};
 use super::super::MAX_RETRY_BODY_BYTES;
 use super::progress::{UploadPiece, UploadProgress};
 
-/// A request as it goes over the wire, as long as it may have to be sent again.
+/// A copy of the request, kept while a retry is possible.
 pub(super) struct RetryBuffer {
     head: Request<()>,
     body: Vec<u8>,
@@ -26,7 +26,7 @@ impl RetryBuffer {
         Self { head, body: Vec::new(), trailers: None }
     }
 
-    /// With more of its body, if that is not too large to be kept.
+    /// Appends body bytes; `None` if the copy becomes too large to keep.
     pub(super) fn append(mut self, payload: &[u8]) -> Option<Self> {
         self.body.extend_from_slice(payload);
         (self.body.len() as u64 <= MAX_RETRY_BODY_BYTES).then_some(self)
@@ -36,7 +36,7 @@ impl RetryBuffer {
         self.trailers = trailers.cloned();
     }
 
-    /// Its body, to be sent from the beginning; `complete` if there is no more of it.
+    /// Queues the copied body for a new attempt; `complete` if the body has ended.
     pub(super) fn to_send_queue(&self, complete: bool) -> SendQueue {
         let mut outbox = SendQueue::default();
         if !self.body.is_empty() {
@@ -63,12 +63,12 @@ impl RetryBuffer {
 #[derive(Default)]
 pub(super) struct SendQueue {
     frames: VecDeque<Frame<Bytes>>,
-    /// Bytes of payload in them.
+    /// Payload bytes in the queue.
     pub(super) queued_bytes: usize,
     pub(super) complete: bool,
-    /// The client left in the middle: the stream must be reset, not ended.
+    /// The client disconnected mid-request: the stream must be reset, not ended.
     abandoned: bool,
-    /// hyper takes no more.
+    /// hyper has dropped the receiving side.
     pub(super) dropped: bool,
     consumer: Option<Waker>,
     producer: Option<Waker>,
@@ -84,7 +84,7 @@ impl SendQueue {
         self.wake();
     }
 
-    /// There is no more of it.
+    /// Ends the body.
     pub(super) fn end(&mut self, trailers: Option<HeaderMap>) {
         if let Some(trailers) = trailers {
             self.push(Frame::trailers(trailers));
@@ -93,13 +93,13 @@ impl SendQueue {
         self.wake();
     }
 
-    /// Nobody sends the rest.
+    /// Marks an unfinished body as abandoned.
     pub(super) fn abandon(&mut self) {
         self.abandoned = !self.complete;
         self.wake();
     }
 
-    /// Ready when hyper has taken all that there is, or takes no more.
+    /// Ready when hyper has taken every frame, or has dropped the body.
     pub(super) fn poll_drained(&mut self, cx: &Context<'_>) -> Poll<()> {
         if self.frames.is_empty() {
             return Poll::Ready(());
@@ -115,14 +115,14 @@ impl SendQueue {
     }
 }
 
-/// The request body as hyper sees it.
+/// The request body that hyper polls.
 pub(super) struct UploadBody {
     queue: Rc<RefCell<SendQueue>>,
-    /// Of the connection that sends it.
+    /// Progress of its connection's uploads.
     pub(super) uploads: Arc<UploadProgress>,
 }
 
-/// The client left before its request was whole.
+/// The client disconnected mid-request.
 #[derive(Debug, thiserror::Error)]
 #[error("the client left before its request was whole")]
 pub(super) struct ClientDisconnected;

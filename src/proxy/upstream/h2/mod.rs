@@ -1,7 +1,7 @@
-//! HTTP/2 to the upstream: hyper's client, behind the same face as our own HTTP/1.1.
+//! HTTP/2 to the upstream: hyper's client, with the interface of our own HTTP/1.1.
 //!
-//! Streams of many requests share a connection. A stream is stamped with the arrival of the last read of its
-//! connection, which is the one that brought its data unless several reads came before the stream's task ran.
+//! Streams of many requests share a connection. Data on a stream gets the timestamp of its connection's last read. That
+//! is the read that brought the data, unless several reads came before the stream's task ran.
 
 mod body;
 mod progress;
@@ -35,34 +35,34 @@ use crate::proxy::flow_control::{
     MAX_SEND_BUFFER_BYTES, MAX_UPSTREAM_STREAMS, UPSTREAM_CONNECTION_WINDOW_BYTES, UPSTREAM_STREAM_WINDOW_BYTES,
 };
 
-/// How often a request that no server has begun is offered.
+/// Limit on attempts for a request that no server has processed.
 const MAX_ATTEMPTS: usize = 3;
 
-/// A connection that has brought nothing for this long since a request is doubted when the client leaves: the other end
-/// may be gone without a word, which the kernel would not believe for a quarter of an hour.
+/// If a client disconnects and its connection has received nothing for this long since the request, the connection
+/// becomes suspect: the peer may be gone without a FIN, which the kernel would not notice for a quarter of an hour.
 const SUSPECT_AFTER: Gap = Gap::from_millis(1_000);
 
 type SendResult = Result<Response<Incoming>, TrySendError<Request<UploadBody>>>;
 
-/// One open connection.
+/// An open connection.
 #[derive(Clone)]
 pub(super) struct Http2Connection {
     sender: http2::SendRequest<UploadBody>,
-    /// What a task of its own drives; `None` when that has ended, for only then the sender is closed.
+    /// Driven by its own task; `None` once that has ended, because only then the sender reports closed.
     driver: Rc<RefCell<Option<Driver>>>,
     arrival: Rc<Cell<Option<Arrival>>>,
     streams: Rc<Cell<usize>>,
-    /// It has carried nothing since it was last looked at.
+    /// No traffic since the last check.
     idle: Rc<Cell<bool>>,
     uploads: Arc<UploadProgress>,
-    /// No other request is to wait for it.
+    /// No further request uses it.
     suspect: Rc<Cell<bool>>,
 }
 
 type Driver = http2::Connection<TokioIo<TimestampedIo>, UploadBody, LocalExecutor>;
 
 impl Http2Connection {
-    /// How many streams it may carry: one that the server does not allow would wait until another has ended.
+    /// The server's stream limit: a stream above it would wait until another one ends.
     fn max_streams(&self) -> usize {
         self.driver
             .borrow()
@@ -83,8 +83,8 @@ impl Http2Connection {
 pub(super) struct Http2Connections(Vec<Http2Connection>);
 
 impl Http2Connections {
-    /// A connection that has room for another stream. One upload at a time may be unfinished on a connection: a server
-    /// that stops reading it may give no window to the requests beside it, which then never arrive.
+    /// A connection with capacity for another stream. Only one upload per connection may be unfinished: a server that
+    /// stops reading it may leave the requests beside it without a window, and they would never arrive.
     pub(super) fn open(&mut self) -> Option<Http2Connection> {
         self.0.retain(|connection| !connection.sender.is_closed() && !connection.suspect.get());
         let is_open = |connection: &&Http2Connection| {
@@ -94,8 +94,7 @@ impl Http2Connections {
         self.0.iter().find(is_open).cloned()
     }
 
-    /// Closes connections that have carried nothing since the last call, but for the first, which the next request
-    /// takes.
+    /// Closes connections without traffic since the last call. The first one stays for the next request.
     pub(super) fn close_idle(&mut self) {
         let mut first = true;
         self.0.retain(|connection| {
@@ -110,7 +109,7 @@ impl Http2Connections {
     }
 }
 
-/// Opens HTTP/2 on a fresh connection.
+/// Opens HTTP/2 on a new connection.
 pub(super) async fn handshake(io: MaybeTlsStream, open: OpenConnection) -> Result<Http2Connection, UpstreamError> {
     let arrival = Rc::new(Cell::new(None));
     let io = TokioIo::new(TimestampedIo::new(io, Vec::new(), Rc::clone(&arrival)));
@@ -124,7 +123,7 @@ pub(super) async fn handshake(io: MaybeTlsStream, open: OpenConnection) -> Resul
     let driver = Rc::new(RefCell::new(Some(connection)));
     let driven = Rc::clone(&driver);
     tokio::task::spawn_local(async move {
-        // Its streams report what went wrong with it.
+        // The connection's streams report its error.
         let _closed = poll_fn(|cx| match driven.borrow_mut().as_mut() {
             Some(connection) => Pin::new(connection).poll(cx).map(|ended| ended.is_ok()),
             None => Poll::Ready(true),
@@ -144,16 +143,16 @@ pub(super) async fn handshake(io: MaybeTlsStream, open: OpenConnection) -> Resul
     })
 }
 
-/// One request and its reply.
+/// One request and its response.
 pub(in crate::proxy) struct Http2Exchange {
     request: Rc<RefCell<SendQueue>>,
     unobserved: Vec<Bytes>,
     response: Option<Pin<Box<dyn Future<Output = SendResult>>>>,
-    /// Until the answer begins, unless it is too large.
+    /// Until the response begins, unless it is too large.
     retry_buffer: Option<RetryBuffer>,
-    /// The request, where no server has begun with it.
+    /// The request, if no server has processed it.
     unprocessed: Option<Request<UploadBody>>,
-    /// How often it has been offered.
+    /// Attempts so far.
     attempts: usize,
     body: Option<Incoming>,
     ended: bool,
@@ -175,7 +174,7 @@ impl Http2Exchange {
         let (outbox, kept) = (Rc::default(), RetryBuffer::new(request.to_http2(connector)?));
         let response = Box::pin(connection.sender.try_send_request(kept.to_request(&outbox, &connection.uploads)));
         connection.take_stream();
-        // The streams of gRPC may stay open for long, and send little.
+        // gRPC streams may stay open for long and send little.
         let uploads = request.head.grpc().is_none();
         let unfinished = uploads.then(|| UnfinishedUploadGuard::new(&connection.uploads));
         Ok(Self {
@@ -197,7 +196,7 @@ impl Http2Exchange {
         })
     }
 
-    /// The request from its beginning, if what has come of it is still there.
+    /// Rebuilds the request from the start, if its copy is complete.
     fn rebuild_request(&mut self) -> Option<Request<UploadBody>> {
         let outbox = self.retry_buffer.as_ref()?.to_send_queue(self.request.borrow().complete);
         self.request = Rc::new(RefCell::new(outbox));
@@ -209,7 +208,7 @@ impl Http2Exchange {
         self.unprocessed.is_some() && self.attempts < MAX_ATTEMPTS
     }
 
-    /// Sends the request that came back over another connection.
+    /// Sends the unprocessed request over another connection.
     pub(super) fn retry(&mut self, mut connection: Http2Connection) {
         if let Some(mut message) = self.unprocessed.take() {
             self.attempts += 1;
@@ -243,7 +242,7 @@ impl Http2Exchange {
         self.request.borrow().queued_bytes
     }
 
-    /// A server that has not begun with the request may still take all of it.
+    /// A request that is still retryable may yet be accepted completely.
     pub(super) fn write_closed(&self) -> bool {
         self.request.borrow().dropped && self.retry_buffer.is_none()
     }
@@ -266,7 +265,7 @@ impl Http2Exchange {
             Ok(response) => response,
             Err(mut error) => {
                 self.unprocessed = error.take_message();
-                // It never got as far as a frame.
+                // The request was never sent.
                 if self.unprocessed.is_some() {
                     return Poll::Ready(Err(UpstreamError::Unprocessed));
                 }
@@ -300,10 +299,10 @@ impl Http2Exchange {
                     Err(frame) => self.trailers = frame.into_trailers().ok().map(|trailers| to_trailers(&trailers)),
                 },
                 Poll::Ready(None) if body.is_end_stream() => self.ended = true,
-                // What came before it goes on first; a stream that has broken says so again when it is asked again.
+                // Earlier data is forwarded first; a failed stream reports its error again at the next poll.
                 Poll::Ready(_) if out.len() > before => break,
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(UpstreamError::Http2(error))),
-                // To hyper a stream that was reset with NO_ERROR has no more frames either.
+                // hyper reports a stream that was reset with NO_ERROR as ended, too.
                 Poll::Ready(None) => return Poll::Ready(Err(UpstreamError::Closed)),
                 Poll::Pending if out.len() == before => return Poll::Pending,
                 Poll::Pending => break,
@@ -325,7 +324,7 @@ impl Http2Exchange {
 }
 
 impl Drop for Http2Exchange {
-    /// Dropping the reply resets the stream; the request's half must not be taken for whole either.
+    /// Dropping the response resets the stream; the server must not take the request body for complete either.
     fn drop(&mut self) {
         self.streams.set(self.streams.get().saturating_sub(1));
         let is_silent = self.arrival.get().is_none_or(|arrival| arrival.at < self.started);
@@ -364,7 +363,7 @@ impl UpstreamRequest<'_> {
     }
 }
 
-/// A field map; what cannot be a field over HTTP/2 cannot have come over HTTP/1 either.
+/// Converts fields; any field that is invalid in HTTP/2 is invalid in HTTP/1 too.
 pub(in crate::proxy) fn field_map<'a>(pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> HeaderMap {
     let mut map = HeaderMap::new();
     for (name, value) in pairs {
@@ -384,8 +383,8 @@ fn to_trailers(fields: &HeaderMap) -> Head {
     head
 }
 
-/// Whether the server says that it has done nothing with a request, which may then be sent again (RFC 9113, section
-/// 8.7): it refused the stream, or said goodbye and will not begin what came later.
+/// Whether the server reports that it has not processed a request, which may then be sent again (RFC 9113, section
+/// 8.7): it refused the stream, or sent a GOAWAY below the stream's id.
 fn is_unprocessed(error: &hyper::Error) -> bool {
     let error = std::error::Error::source(error).and_then(|source| source.downcast_ref::<h2::Error>());
     error.is_some_and(|error| {

@@ -1,5 +1,5 @@
-//! How far a connection's uploads have come. A server that stops reading may take the window of the whole connection,
-//! which hyper does not show: the proxy sees only that no upload goes on.
+//! Progress of a connection's uploads. A server that stops reading may exhaust the whole connection's window, which
+//! hyper does not expose: the proxy only sees that no upload makes progress.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -9,29 +9,28 @@ use bytes::{Buf, Bytes};
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
 
-/// Uploads of a connection have stalled when none of them has sent a byte for this long. A round trip is shorter, or
-/// costs another connection.
+/// Uploads have stalled if none has sent a byte for this long. A longer round trip only costs another connection.
 const MIN_STALL: Gap = Gap::from_millis(100);
 
-/// The uploads of one connection. Atomic because hyper moves bodies' data between threads elsewhere; here it never
-/// does.
+/// The uploads of one connection. Atomic because hyper requires `Send` for body data; in this process it never changes
+/// threads.
 #[derive(Debug, Default)]
 pub(super) struct UploadProgress {
     /// Bytes that hyper holds and the socket has not taken.
     unsent: AtomicUsize,
-    /// When a byte was last sent, or the first began to wait; in nanoseconds.
+    /// Time of the last byte sent, or the first one queued; in nanoseconds.
     last_progress: AtomicU64,
-    /// Uploads of which more is to come.
+    /// Uploads whose body has not ended.
     unfinished: AtomicUsize,
 }
 
 impl UploadProgress {
-    /// Whether more of an upload is to come from its client.
+    /// Whether an upload's body has not ended.
     pub(super) fn is_unfinished(&self) -> bool {
         self.unfinished.load(Relaxed) > 0
     }
 
-    /// Whether uploads wait and none goes on: the server gives the connection, or all of them, no window.
+    /// Whether uploads wait and none progresses: the server grants no window to the connection, or to any upload.
     pub(super) fn is_stalled(&self) -> bool {
         self.unsent.load(Relaxed) > 0
             && Clock::Monotonic.now().since(Stamp::from_nanos(self.last_progress.load(Relaxed))) >= MIN_STALL
@@ -42,7 +41,7 @@ impl UploadProgress {
     }
 }
 
-/// Counts an upload as unfinished until it is dropped.
+/// Counts an upload as unfinished until dropped.
 #[derive(Debug)]
 pub(super) struct UnfinishedUploadGuard(Arc<UploadProgress>);
 
