@@ -1,5 +1,5 @@
-//! What lies beside the records of a run: its histograms, and the files of other tools. All of it is made from the records
-//! as they were written, so that it can say nothing else than they do.
+//! The files beside a run's records: its histograms, and other tools' formats. All are derived from the records as
+//! written, so they cannot differ from them.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::report::hlog::{self, Hlog};
 use crate::report::source::{SourceReader, for_each_request};
 use crate::report::vllm::{self, Vllm};
 
-/// Another tool's files.
+/// Output format of another tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(in crate::cli) enum ArtifactFormat {
     /// profile_export.jsonl, profile_export_aiperf.json and .csv
@@ -25,7 +25,7 @@ pub(in crate::cli) enum ArtifactFormat {
     Vllm,
 }
 
-/// Writes the histograms, and these formats, into the folder of a run.
+/// Writes the histograms and these formats into a run's folder.
 pub(super) fn write(folder: &Path, formats: &[ArtifactFormat], slos: &[Slo]) -> anyhow::Result<()> {
     let opened = SourceReader::open(folder)?;
     let zero = opened.source.started_unix_ns.unwrap_or(0);

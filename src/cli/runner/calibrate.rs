@@ -1,6 +1,6 @@
-//! How servers count prompts, by asking the one of each model: two requests of known words tell how many tokens a word
-//! is, and what is added to every prompt. Where a word is not one token another tells what is added in spite of that, and
-//! a few prompts of planned lengths tell how far off they come out.
+//! Calibrates prompt lengths against the server of each model. Two requests with known words show the tokens per word
+//! and the overhead per prompt. If a word is not one token, a third request measures the overhead at a larger length,
+//! and a few prompts of planned lengths show the remaining error.
 
 use serde::Serialize;
 
@@ -15,42 +15,42 @@ use crate::replay::{Config, ReplayRun};
 use crate::trace::prompt_text::{PromptGenerator, TokenizationModel};
 use crate::trace::vocabulary::{self, Vocabulary};
 
-/// Words of the shortest prompt: the next one has the same and a share more, so that they differ by what a share counts.
+/// The second prompt repeats these words plus one even share; the difference is the share's token count.
 const SHORT_PROMPT_WORDS: u64 = 32;
-/// Words of an even share.
+/// Words in which every vocabulary word occurs equally often.
 const SHARE_WORDS: u64 = vocabulary::EVEN_RUN_WORDS as u64;
-/// Lengths of those that are tried, in tokens.
+/// Lengths of the probes, in tokens.
 const PROBE_TOKENS: [u64; 4] = [96, 192, 384, 768];
-/// What a word may be, in tokens: what is beyond is no count of a prompt.
+/// Plausible tokens per word: outside of it the server's count is not of the prompt.
 const TOKENS_PER_WORD: std::ops::RangeInclusive<f64> = 0.1..=16.0;
 
-/// How long an answer is waited for in silence.
+/// Silence before a notice that the server is slow.
 const NOTICE_DELAY: Gap = Gap::from_millis(3_000);
 const POLL_INTERVAL: Gap = Gap::from_millis(10);
 
-/// What is known of prompts, as `run.json` tells it.
+/// Prompt calibration, as in `run.json`.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct PromptCalibration {
-    /// Who says which words are one token each; `None` where nobody does, and all are used.
+    /// Source of the single-token words; `None` if none is available and all words are used.
     known_by: Option<&'static str>,
-    /// How many there are to choose from.
+    /// Number of words in the vocabulary.
     number: usize,
-    /// How the server of the first model counts them.
+    /// Calibration of the first model's server.
     #[serde(flatten)]
     counted: TokenCalibration,
-    /// How those of the other models do.
+    /// Calibrations of the other models' servers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     other_models: Vec<ModelCalibration>,
 }
 
-/// How a server counts.
+/// A server's token counts.
 #[derive(Debug, Serialize)]
 struct TokenCalibration {
-    /// Tokens of a word on average.
+    /// Mean tokens per word.
     tokens_each: f64,
-    /// Prompts that were tried, where a word is not one token.
+    /// Probes sent; empty if a word is one token.
     tried: Vec<CalibrationProbe>,
-    /// Of these, in tokens.
+    /// Mean absolute error of the probes, in tokens.
     mean_absolute_error: Option<f64>,
 }
 
@@ -60,35 +60,34 @@ impl Default for TokenCalibration {
     }
 }
 
-/// How the server of a model counts.
+/// A model's calibration.
 #[derive(Debug, Serialize)]
 struct ModelCalibration {
     model: Option<String>,
-    /// What it adds to every prompt.
+    /// Tokens added to every prompt.
     prompt_overhead: u64,
     #[serde(flatten)]
     counted: TokenCalibration,
 }
 
-/// The tokens of a prompt.
+/// Planned and counted tokens of one prompt.
 #[derive(Debug, Serialize)]
 struct CalibrationProbe {
     planned: u64,
     counted: u64,
 }
 
-/// What was found.
 pub(super) struct CalibrationResult {
-    /// What makes prompts that the server counts as planned.
+    /// Generates prompts whose server count matches the plan.
     pub(super) content: PromptGenerator,
-    /// What the server of the first model adds to every prompt.
+    /// Tokens that the first model's server adds to every prompt.
     pub(super) prompt_overhead: u64,
     pub(super) words: PromptCalibration,
-    /// What people should know of it.
+    /// Notes for the user.
     pub(super) notes: Vec<String>,
 }
 
-/// Words that nobody counts, for a server that is known to add so much to every prompt.
+/// Skips the calibration for a server with a known overhead of `added` tokens per prompt.
 pub(super) fn without_calibration(
     chosen: VocabularyChoice,
     added: u64,
@@ -104,7 +103,7 @@ pub(super) fn without_calibration(
     CalibrationResult { content, prompt_overhead: added, words, notes: chosen.note.into_iter().collect() }
 }
 
-/// Asks by the runner itself, with requests like the first of each model.
+/// Calibrates with the run's own sender, and with requests like each model's first.
 pub(super) fn calibrate(
     models: &[ScheduledRequest],
     chosen: VocabularyChoice,
@@ -124,7 +123,7 @@ pub(super) fn calibrate(
             counts,
         ));
     }
-    // What a server says of its tokens is so where it counts so.
+    // A server's tokenization is exact only if its prompt counts agree.
     if !of_models.is_empty()
         && of_models.iter().all(|(_, counts)| counts.is_some_and(|counts| counts.tokens_per_word == 1.0))
     {
@@ -143,7 +142,8 @@ pub(super) fn calibrate(
     Ok(found)
 }
 
-/// How the server of this row counts, if that can be known, and what people should know of it.
+/// Calibrates one model. Returns the result if the server counts prompts, the figures for `run.json`, and a note for
+/// the user.
 fn calibrate_model(
     first: &ScheduledRequest,
     words_are_known: bool,
@@ -180,7 +180,7 @@ fn calibrate_model(
     Ok((Some(counts), counted, Some(said)))
 }
 
-/// How the server counts, or why nobody knows.
+/// Measures the server's token counts, or returns why they are unknown.
 fn measure_token_counts(
     first: &ScheduledRequest,
     content: &PromptGenerator,
@@ -206,14 +206,14 @@ fn measure_token_counts(
             SHORT_PROMPT_WORDS + SHARE_WORDS
         )));
     }
-    // Few words are not as the average of all; a share is.
+    // A few words may differ from the average of all; an even share does not.
     let share = if each == 1.0 { None } else { count(SHARE_WORDS)?.ok().flatten() };
     let (words, tokens) = share.map_or((SHORT_PROMPT_WORDS, short), |tokens| (SHARE_WORDS, tokens));
     let added = (tokens as f64 - each * words as f64).round().max(0.0) as u64;
     Ok(Ok(TokenizationModel { template_tokens: added, tokens_per_word: each }))
 }
 
-/// Prompts of planned lengths as the run's will be, as far as the server counts them.
+/// Sends prompts of planned lengths and returns those that the server counted.
 fn probe_lengths(
     first: &ScheduledRequest,
     content: &PromptGenerator,
@@ -227,17 +227,17 @@ fn probe_lengths(
     Ok(tried)
 }
 
-/// Sends one prompt of so many tokens; how many the server counts, if it does, or why it gives no answer.
+/// Sends one prompt of `tokens` tokens. Returns the server's count, if any, or the reason for a missing response.
 fn send_probe(
     first: &ScheduledRequest,
     tokens: u64,
     config: Config,
 ) -> Result<Result<Option<u64>, String>, SetupError> {
-    // Another number is another text.
+    // Another row number generates another text.
     let mut send = ScheduledRequest { at: Gap::ZERO, number: tokens, ..first.clone() };
     send.entry.prompt = PromptShape { tokens: Some(tokens), ..PromptShape::default() };
     (send.entry.output_tokens, send.entry.session, send.entry.ending) = (Some(1), None, None);
-    // A warm-up leaves out what is sent first, and that is this.
+    // The warm-up would exclude the first request, which is the only one here.
     let config = Config { measurement_window: MeasurementWindow::default(), ..config };
     let (server, patience) = (config.targets.iter().map(ToString::to_string).collect::<Vec<_>>(), config.timeout);
     let run = ReplayRun::start(config, move || Ok([Ok(send)].into_iter()), None)?;

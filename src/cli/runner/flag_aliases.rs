@@ -1,4 +1,4 @@
-//! Flags of other load generators, answered with ours of the same meaning.
+//! Maps other load generators' flags to ours, for error messages.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
@@ -8,10 +8,9 @@ use crate::cli::command;
 const VLLM: &str = "vllm bench";
 /// NVIDIA's AIPerf.
 const AIPERF: &str = "AIPerf";
-/// GuideLLM.
 const GUIDELLM: &str = "GuideLLM";
 
-/// Their flag, whose it is, and what does the same here.
+/// The other tool's flag, the tool, and our equivalent.
 const ALIASES: &[(&str, &str, &str)] = &[
     ("--api-key", AIPERF, "--api-key-env NAME"),
     ("--arrival-pattern", AIPERF, "--arrivals"),
@@ -181,10 +180,10 @@ const ALIASES: &[(&str, &str, &str)] = &[
     ("--workload-var", VLLM, "`streamgauge sweep --rates` or --concurrencies"),
 ];
 
-/// Verbs that are asked for flags of other tools, and of each other.
+/// Verbs that suggest equivalents for other tools' flags and for each other's.
 pub(in crate::cli) const VERBS_WITH_ALIASES: [&str; 4] = ["load", "replay", "sweep", "report"];
 
-/// One line for whoever typed another tool's flag, or one of another verb.
+/// A one-line suggestion for a flag of another tool or another verb.
 pub(in crate::cli) fn suggest(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidArg) else { return None };
     if error.kind() != ErrorKind::UnknownArgument {

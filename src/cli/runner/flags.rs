@@ -1,6 +1,6 @@
-//! The flags that every verb has that sends: where to, how, and by what the answers are judged.
+//! The flags of every verb that sends load: targets, sending, and judgement of the responses.
 //!
-//! It is past 400 lines, for it is one list: every such flag with its help, and how its value is read.
+//! The file is past 400 lines because it is one list: every such flag with its help and its parser.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -152,35 +152,35 @@ pub(in crate::cli) struct RunnerArgs {
     pub(in crate::cli) max_lag: Gap,
 }
 
-/// Which part of a load is ours.
+/// This process's shard.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::cli) enum ShardArg {
     Explicit(Shard),
-    /// One of so many; which, Kubernetes says.
+    /// One of N; Kubernetes sets the index.
     JobIndex(u64),
 }
 
-/// Threads beyond those of any machine are a mistake, and each has sockets and memory of its own.
+/// Guards against typing errors: no machine needs more, and each thread has its own sockets and memory.
 const MAX_WORKERS: u32 = 256;
 
-/// Where an Indexed Job of Kubernetes tells a pod its number, from 0.
+/// Index of a pod in a Kubernetes Indexed Job, from 0.
 const JOB_INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
 
-/// What is left out at the beginning.
+/// The warm-up, excluded from the figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::cli) enum WarmupArg {
     Duration(Gap),
     Requests(u64),
 }
 
-/// What the server adds to every prompt.
+/// Tokens that the server adds to every prompt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::cli) enum PromptOverheadArg {
     Auto,
     Tokens(u64),
 }
 
-/// See [`ExactOutput`].
+/// Command-line form of [`ExactOutput`].
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(in crate::cli) enum ExactOutputArg {
     Auto,
@@ -188,7 +188,7 @@ pub(in crate::cli) enum ExactOutputArg {
     Off,
 }
 
-/// See [`Connections`].
+/// Command-line form of [`ConnectionReuse`].
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(in crate::cli) enum ConnectionPolicy {
     Reuse,
@@ -217,7 +217,7 @@ impl From<ConnectionPolicy> for ConnectionReuse {
 }
 
 impl RunnerArgs {
-    /// The targets. Read here and not by clap, which shows what it cannot read: it may hold credentials.
+    /// The targets. Not parsed by clap, whose errors quote the value: it may hold credentials.
     pub(super) fn targets(&self) -> Result<Vec<TargetUrl>, String> {
         let parsed = self.targets.iter().map(|text| {
             let (_, url) = split_model(text);
@@ -226,8 +226,8 @@ impl RunnerArgs {
         parsed.collect()
     }
 
-    /// The pages of `--server-metrics`. One that is at a target gets the header lines and the key of requests too; nobody
-    /// else is told them.
+    /// The `--server-metrics` pages. A page at a target gets the requests' headers and API key; other hosts get
+    /// neither.
     pub(super) fn pages(&self, targets: &[TargetUrl]) -> Result<Vec<ScrapeTarget>, String> {
         let fields = self.secret_fields()?;
         let page = |text: &String| -> Result<ScrapeTarget, String> {
@@ -240,7 +240,7 @@ impl RunnerArgs {
         self.server_metrics.iter().map(page).collect()
     }
 
-    /// The port of the live page.
+    /// The listener of the live page.
     pub(super) fn listener(&self) -> Result<Option<TcpListener>, String> {
         let bound = |address: SocketAddr| {
             TcpListener::bind(address).map_err(|error| format!("cannot listen on {address} (--admin): {error}"))
@@ -248,24 +248,23 @@ impl RunnerArgs {
         self.admin.map(bound).transpose()
     }
 
-    /// The models that each target is for.
+    /// Model pattern of each target.
     pub(super) fn patterns(&self) -> Vec<Option<String>> {
         self.targets.iter().map(|text| split_model(text).0.map(str::to_owned)).collect()
     }
 
-    /// The header lines, as (name, value).
+    /// The `--header` lines, as (name, value).
     pub(super) fn fields(&self) -> Result<Vec<(String, String)>, String> {
         self.headers.iter().map(|line| header(line).map_err(|error| format!("--header: {error}"))).collect()
     }
 
-    /// The header lines and the key's: what a target is told, and nobody else.
+    /// The `--header` lines and the API key's header: for targets only.
     pub(super) fn secret_fields(&self) -> Result<Vec<(String, String)>, String> {
         let mut fields = self.fields()?;
         fields.extend(self.key()?.map(|key| ("authorization".to_owned(), format!("Bearer {key}"))));
         Ok(fields)
     }
 
-    /// The API key.
     pub(super) fn key(&self) -> Result<Option<String>, String> {
         let Some(variable) = &self.api_key_env else { return Ok(None) };
         let key = std::env::var(variable).map_err(|_| format!("--api-key-env: there is no variable {variable}"))?;
@@ -276,7 +275,7 @@ impl RunnerArgs {
         Ok(Some(key))
     }
 
-    /// The part that is ours.
+    /// This process's shard.
     pub(in crate::cli) fn shard(&self) -> anyhow::Result<Shard> {
         match self.shard {
             None => Ok(Shard::default()),
@@ -293,7 +292,7 @@ impl RunnerArgs {
         }
     }
 
-    /// Clients that leave though nobody did.
+    /// Injected client aborts.
     pub(in crate::cli) fn cancel(&self) -> Option<CancelPolicy> {
         Some(CancelPolicy { rate: self.cancel_rate?, after: self.cancel_after? })
     }
@@ -303,9 +302,9 @@ fn timestamp(text: &str) -> Result<SystemTime, &'static str> {
     humantime::parse_rfc3339(text).map_err(|_| "expected a moment in UTC, as in 2026-11-21T12:00:00Z")
 }
 
-/// A target's model, if it has one in front, and its URL.
+/// Splits a target into its optional model and its URL.
 pub(in crate::cli) fn split_model(text: &str) -> (Option<&str>, &str) {
-    // A model has no scheme in it, and a URL may have a `=` behind its own.
+    // A model name contains no scheme; a URL may contain `=` after its scheme.
     let parted = text.split_once('=').filter(|(model, _)| !model.is_empty() && !model.contains("://"));
     parted.map_or((None, text), |(model, url)| (Some(model), url))
 }

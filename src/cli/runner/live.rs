@@ -1,5 +1,5 @@
-//! A run that can be watched: the admin port and OTLP of the proxy, fed from the thread that folds the records. The
-//! threads that send know nothing of it.
+//! A run's live view: the proxy's admin port and OTLP export, fed by the collector thread. The sending threads are not
+//! involved.
 
 use std::env;
 use std::net::TcpListener;
@@ -28,10 +28,10 @@ use crate::replay::results::CompletedRequest;
 use crate::replay::run::CompletionCallback;
 use crate::replay::target::TargetUrl;
 
-/// How long the last exports may take.
+/// Timeout of the last export.
 const FLUSH_TIMEOUT: Gap = Gap::from_millis(5_000);
 
-/// See the module.
+/// The control plane of a live run, on its own thread.
 pub(super) struct LiveRun {
     gauges: Arc<Gauges>,
     stop: oneshot::Sender<()>,
@@ -39,9 +39,9 @@ pub(super) struct LiveRun {
     _logging: LogHandle,
 }
 
-/// What a live run is made of.
+/// Description of a live run.
 pub(super) struct LiveRunInfo {
-    /// What is sent.
+    /// Name of the workload.
     pub(super) name: String,
     pub(super) targets: Vec<TargetUrl>,
     pub(super) total: PlannedTotal,
@@ -49,13 +49,13 @@ pub(super) struct LiveRunInfo {
 }
 
 impl LiveRun {
-    /// Begins, if there is a port or a collector to tell; and what is to be called with every record.
+    /// Starts the control plane if an admin port or a collector is configured. Also returns the callback for records.
     pub(super) fn start(
         listener: Option<TcpListener>,
         plan: &LiveRunInfo,
     ) -> anyhow::Result<(Option<Self>, Option<CompletionCallback>)> {
         let (mut otlp, warnings) = OtlpConfig::from_environment(|name| env::var(name).ok());
-        // A span is of a request that was forwarded.
+        // Spans describe forwarded requests, and a replay forwards none.
         otlp.traces = None;
         if listener.is_none() && otlp.metrics.is_none() {
             return Ok((None, None));
@@ -77,7 +77,7 @@ impl LiveRun {
         let thread = thread::Builder::new().name("control".to_owned()).spawn(move || {
             runtime.block_on(async move {
                 let listener = listener.and_then(|listener| tokio::net::TcpListener::from_std(listener).ok());
-                // Whoever would stop it is gone: that is a stop too.
+                // A closed channel also means stop.
                 let stopped = async { _ = stopped.await.is_ok() };
                 plane.run(listener, stopped, FLUSH_TIMEOUT).await;
             });
@@ -91,7 +91,7 @@ impl LiveRun {
         Ok((Some(Self { gauges, stop, thread, _logging }), Some(watcher)))
     }
 
-    /// This is the run that is watched.
+    /// Attaches the run to the live page.
     pub(super) fn attach(&self, plan: LiveRunInfo, run: &ReplayRun) {
         let targets: Vec<String> = plan.targets.iter().map(ToString::to_string).collect();
         let (counters, begin) = (run.counters(), run.begin());
@@ -111,14 +111,14 @@ impl LiveRun {
         self.gauges.set_ready(true);
     }
 
-    /// Nothing more is sent.
+    /// Reports not ready, because nothing more is sent.
     pub(super) fn set_not_ready(&self) {
         self.gauges.set_ready(false);
     }
 
-    /// Exports what has not been exported, and ends.
+    /// Exports the remaining data and ends.
     pub(super) fn finish(self) {
-        // Its thread has ended already if nobody listens.
+        // The thread may have ended already.
         _ = self.stop.send(()).is_ok();
         if self.thread.join().is_err() {
             crate::cli::eprint_line("note: a thread of --admin panicked; the result is not touched by that");
@@ -126,8 +126,8 @@ impl LiveRun {
     }
 }
 
-/// The record as a user would have felt it: who waits, waits from the planned moment. It has every gap, since none was
-/// told before its end.
+/// The record with latencies from the planned time, as a user experiences them. All gaps are included, because none was
+/// reported before the request's end.
 fn record_from_planned(done: &CompletedRequest, server: (Arc<str>, u16)) -> RequestRecord {
     let mut record = done.record.clone();
     record.times.received = done.planned;

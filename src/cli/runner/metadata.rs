@@ -1,5 +1,5 @@
-//! What `run.json` says of a run before it has begun: what was typed, what was sent where, from which machine, and what the
-//! servers say that they are. No header's value is in it, and no key.
+//! The metadata in `run.json`, known before the run starts: command line, workload, targets, machine, and server
+//! information. It contains no header values and no keys.
 
 use std::collections::BTreeMap;
 use std::{env, fs, iter, thread};
@@ -17,10 +17,10 @@ use crate::replay::server_info::ServerInfo;
 use crate::replay::target::TargetUrl;
 use crate::report::source::VERSION;
 
-/// The flag whose values are written nowhere.
+/// The values of this flag are never stored.
 const SECRET_FLAG: &str = "--header";
 
-/// Everything. `engines` is in the order of the targets.
+/// All metadata. `engines` follows the order of the targets.
 pub(super) fn run_metadata(
     args: &RunnerArgs,
     wanted: &WorkloadSpec,
@@ -58,7 +58,7 @@ pub(super) fn run_metadata(
     })
 }
 
-/// What was typed, with the names of headers in place of their lines.
+/// The command line, with header values removed.
 fn command(typed: impl Iterator<Item = String>) -> Vec<String> {
     let name = |line: &str| line.split_once(':').map_or("…".to_owned(), |(name, _)| format!("{}: …", name.trim()));
     let mut of_header = false;
@@ -70,7 +70,7 @@ fn command(typed: impl Iterator<Item = String>) -> Vec<String> {
     iter::once("streamgauge".to_owned()).chain(shown).collect()
 }
 
-/// The machine that sends, as far as it says. Its name is left out: results are shown to others.
+/// The load generator's hardware and system. The host name is omitted, because results are shared.
 fn machine() -> Value {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let (cpus, memory) = (read("/proc/cpuinfo"), read("/proc/meminfo"));

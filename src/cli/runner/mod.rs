@@ -1,4 +1,4 @@
-//! What every verb does that sends: its flags, the reading of what is to be sent, the figures while it runs, the result.
+//! The load runner behind every verb that sends: flags, plan, progress, result.
 
 mod artifacts;
 mod calibrate;
@@ -47,10 +47,10 @@ const POLL_INTERVAL: Gap = Gap::from_millis(50);
 pub(super) const EXIT_SLO_MISSED: u8 = 1;
 pub(super) const EXIT_INVALID_RUN: u8 = 3;
 
-/// The key that says that slots and no times decided when a request was sent.
+/// Set if slots, and not planned times, decided when requests were sent.
 const CLOSED_LOOP_KEY: &str = "closed_loop";
 
-/// Sends what `wanted` makes of a verb's own flags.
+/// Runs the workload that a verb builds from its own flags.
 pub(super) fn send(
     sending: &RunnerArgs,
     wanted: impl FnOnce() -> anyhow::Result<WorkloadSpec>,
@@ -68,14 +68,14 @@ pub(super) fn send(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut stop = runtime.block_on(async { StopSignals::new() }).context("cannot wait for signals")?;
     let sent = runtime.block_on(execute(sending, prepared, &mut stop));
-    // A thread that waits for a collector is not waited for.
+    // Does not wait for a thread that is blocked on a collector.
     runtime.shutdown_background();
     let sent = sent?;
     let printed = match sending.json {
         true => super::print(&(serde_json::to_string_pretty(&sent.run)? + "\n")),
         false => super::print(&text::render(&sent.report, &text::PERCENTILES, text_screen(false))),
     };
-    // Also where nothing could be printed: a full disk may be the cause of both.
+    // Also if printing failed: a full disk may have caused both.
     sent.print_invalid();
     if let Err(error) = &printed {
         super::eprint_line(&format!("error: {error:#}"));
@@ -88,24 +88,23 @@ pub(super) fn send(
     })
 }
 
-/// A run that has ended, and is written.
+/// A completed run whose result is written.
 pub(super) struct RunnerOutcome {
-    /// What `run.json` says.
+    /// The content of `run.json`.
     run: Value,
     report: Report,
     pub(super) ended: RunOutcome,
-    /// Why it is not valid.
+    /// Reasons why the run is not valid.
     pub(super) invalid: Vec<String>,
 }
 
 impl RunnerOutcome {
-    /// Says why it is not valid.
     pub(super) fn print_invalid(&self) {
         self.invalid.iter().for_each(|why| super::eprint_line(&format!("not valid: {why}")));
     }
 }
 
-/// Sends what is prepared, shows where it stands, and writes what came of it.
+/// Runs the prepared workload, shows its progress, and writes the result.
 pub(super) async fn execute(
     sending: &RunnerArgs,
     prepared: PreparedRun,
@@ -145,7 +144,7 @@ pub(super) async fn execute(
     let scraped = scraper.map(|scraper| scraper.finish(last != RunCommand::Halt));
     if let Some(live) = live {
         live.set_not_ready();
-        // Telemetry may wait for a collector; whoever asks again does not.
+        // The export may wait for a collector; a second interrupt skips it.
         tokio::select! {
             _ended = tokio::task::spawn_blocking(|| live.finish()) => {}
             () = stop.wait() => {}
@@ -154,7 +153,7 @@ pub(super) async fn execute(
     write_result(sending, about, &figures, ended, scraped)
 }
 
-/// Shows where the run stands until it is over, which is at `until` where nothing else ends it, and gives the last order.
+/// Shows progress until the run is over, and returns the last command. `until` ends a run that does not end by itself.
 async fn watch(
     run: &ReplayRun,
     (whole, mut until): (PlannedTotal, Option<Gap>),
@@ -203,7 +202,7 @@ async fn watch(
     last
 }
 
-/// Judges the run, and writes what it came to beside the records.
+/// Judges the run and writes its result beside the records.
 fn write_result(
     args: &RunnerArgs,
     about: Value,
@@ -258,7 +257,7 @@ fn write_result(
     if let Some(folder) = &args.out {
         let written =
             write_run(folder, &run).with_context(|| format!("cannot write {}", folder.join(RUN_FILE).display()));
-        // What was measured is told all the same.
+        // The measurements are reported even if this fails.
         if let Err(error) = written.and_then(|()| artifacts::write(folder, &args.out_formats, &args.slos)) {
             invalid.push(format!("the result is not whole: {error:#}"));
             merge_object(&mut run, json!({ "valid": false, "invalid_because": invalid }));
@@ -267,7 +266,7 @@ fn write_result(
     Ok(RunnerOutcome { run, report, ended, invalid })
 }
 
-/// That no request has a whole answer, where that was not wanted.
+/// The reason if no request succeeded and the user did not stop the run.
 fn no_success_reason(summary: &ReplaySummary) -> Option<String> {
     let of = |outcome: Outcome| summary.outcomes.get(outcome.name()).copied().unwrap_or(0);
     let cut = summary.errors.get(FailureReason::Stopped.name()).copied().unwrap_or(0);
@@ -316,7 +315,7 @@ fn no_success_reason(summary: &ReplaySummary) -> Option<String> {
     Some(format!("no request has a whole answer: {times} of {} were answered {status}; {remedy}", summary.requests))
 }
 
-/// Puts the keys of one object into another.
+/// Merges `more` into `object`.
 fn merge_object(object: &mut Value, more: Value) {
     if let (Value::Object(object), Value::Object(more)) = (object, more) {
         object.extend(more);

@@ -1,4 +1,4 @@
-//! From flags to a run: everything is read once before anything is sent.
+//! Turns flags into a prepared run. It reads and checks every input before anything is sent.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ use crate::replay::target::{TargetUrl, check_reachable};
 use crate::trace::prompt_text::PromptGenerator;
 use crate::trace::vocabulary::Vocabulary;
 
-/// Why nothing is sent.
+/// Why nothing was sent.
 pub(in crate::cli) enum SetupError {
     Usage(anyhow::Error),
     Unreachable(String),
@@ -48,7 +48,7 @@ pub(in crate::cli) enum SetupError {
 }
 
 impl SetupError {
-    /// What people are told, and the exit code.
+    /// The error message and the exit code.
     pub(in crate::cli) fn message_and_exit_code(&self) -> (String, u8) {
         match self {
             Self::Usage(error) => (format!("error: {error:#}"), EXIT_USAGE),
@@ -63,53 +63,53 @@ impl<E: Into<anyhow::Error>> From<E> for SetupError {
     }
 }
 
-/// Opens the rows that are to be sent, once for each pass.
+/// Opens the rows to send; called once per pass.
 pub(super) type RowSource = Arc<dyn Fn() -> Result<TraceRows, RowError> + Send + Sync>;
 
-/// What a verb wants to be sent.
+/// A workload, as a verb specifies it.
 pub(in crate::cli) struct WorkloadSpec {
-    /// What it is called in the result.
+    /// Name in the result.
     pub(in crate::cli) name: String,
-    /// The trace, if it tells what came of its requests when it was captured.
+    /// The trace file, if it contains the captured results of its requests.
     pub(in crate::cli) production: Option<PathBuf>,
-    /// Of its bytes.
+    /// Digest of the trace file.
     pub(in crate::cli) digest: Option<String>,
     pub(in crate::cli) header: TraceHeader,
     pub(in crate::cli) plan: ReplayPlan,
-    /// Run time for each nanosecond of a pause between turns.
+    /// Run time per trace time between turns.
     pub(in crate::cli) pause_stretch: f64,
-    /// What is sent before the run, apart from its figures, so that caches know it.
+    /// Sent before the run to fill prefix caches; excluded from the figures.
     pub(in crate::cli) warmup_rows: Vec<TraceEntry>,
     pub(in crate::cli) open_rows: RowSource,
-    /// Of the rows that know both.
+    /// Mean over the rows that have both values.
     pub(in crate::cli) tokens_per_byte: Option<f64>,
     pub(in crate::cli) arrivals: LoopMode,
-    /// At what rates, where that was asked for.
+    /// Requested rates, or null.
     pub(in crate::cli) offered_rates: Value,
     pub(in crate::cli) slots: Option<u32>,
     pub(in crate::cli) sessions: SessionMode,
-    /// What people should know before it starts.
+    /// Notes for the user before the start.
     pub(in crate::cli) notes: Vec<String>,
 }
 
-/// Everything a run needs.
+/// Everything that a run needs.
 pub(in crate::cli) struct PreparedRun {
     pub(super) config: Config,
     pub(super) plan: ReplayPlan,
     pub(super) open_rows: RowSource,
     pub(super) output: RunOutput,
     pub(super) total: PlannedTotal,
-    /// The pages of servers that are written down meanwhile.
+    /// Server metrics pages to scrape during the run.
     pub(super) pages: Vec<ScrapeTarget>,
-    /// The client's side of TLS, if a target or a page speaks it.
+    /// TLS client configuration, if a target or page uses TLS.
     pub(super) tls: Option<Arc<ClientConfig>>,
-    /// The port of the live page, and what it is of.
+    /// The live page's listener and description.
     pub(super) listener: Option<TcpListener>,
     pub(super) live: live::LiveRunInfo,
-    /// What the result says of it. No header's value is in it.
+    /// Metadata for `run.json`, without header values.
     pub(super) metadata: Value,
     pub(super) report_builder: RunReportBuilder,
-    /// What people should know before it starts.
+    /// Notes for the user before the start.
     pub(super) notes: Vec<String>,
 }
 
@@ -155,7 +155,7 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result
         loop_mode: wanted.arrivals,
         slots: wanted.slots.map(|slots| Arc::new(Semaphore::new(slots as usize))),
         sessions: wanted.sessions,
-        // A closed load is told when it is over.
+        // A closed loop ends by a command instead.
         session_time_limit: wanted.plan.duration.filter(|_| wanted.arrivals == LoopMode::Open),
         connections: args.connections.into(),
         connect_timeout: args.connect_timeout,
@@ -174,7 +174,7 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result
         whole.length.map_or(String::new(), |length| format!(" in {:.1} s", length.as_secs())),
         names.join(", ")
     )];
-    // Meanwhile, so that a slow one delays nothing.
+    // In parallel, so that a slow server delays nothing.
     let engines = match &args.out {
         Some(_) => {
             let (targets, fields, tls) = (targets.clone(), args.secret_fields().map_err(usage)?, tls.clone());
@@ -210,13 +210,13 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result
     let window = window(&wanted, measured.window());
     let engines = match engines.map(thread::JoinHandle::join) {
         Some(Ok(told)) => told?,
-        // Who panicked has said nothing.
+        // A panicked thread counts as no response.
         Some(Err(_)) | None => Vec::new(),
     };
     let about = run_metadata(args, &wanted, (&targets, &engines), (added, words), window, audit);
     let figures = RunReportBuilder::new(Slos::clone(&slos), measured, &wanted);
     notes.extend(wanted.notes);
-    // What a synthetic trace is called has every number of it.
+    // A synthetic trace's name lists all of its parameters.
     let live_name = if wanted.header.source == SYNTHETIC_SOURCE { "a synthetic load".to_owned() } else { wanted.name };
     let output = match &args.out {
         Some(folder) => {
@@ -248,11 +248,11 @@ fn row_error(error: RowError) -> SetupError {
     SetupError::Usage(anyhow::Error::from_boxed(error))
 }
 
-/// The part of the trace whose sends count.
+/// The measured part of the trace, in trace time.
 fn window(wanted: &WorkloadSpec, measured: Window) -> Window {
     let plan = &wanted.plan;
     let in_trace = |run: u64| plan.from.as_nanos().saturating_add((run as f64 / plan.stretch).round() as u64);
-    // Slots heed no times.
+    // In a closed loop the trace's times do not apply.
     if plan.repeat || wanted.arrivals == LoopMode::Closed {
         return Window { from: plan.from.as_nanos(), to: plan.to.map(Gap::as_nanos) };
     }
@@ -269,31 +269,31 @@ fn encoder(args: &RunnerArgs, targets: &[TargetUrl], content: PromptGenerator) -
     Ok(encoder.map_err(usage)?.with_patterns(args.patterns()).with_key(args.key().map_err(usage)?))
 }
 
-/// Sends that are counted before the run where its length is known without: a second's work.
+/// Limit on rows read ahead if the run's length is known without them: about a second's work.
 const MAX_COUNTED_REQUESTS: u64 = 1_000_000;
 
-/// The same of a closed load, which says nothing of how many there will be: enough for a mean length.
+/// Limit for a closed loop of unknown length: enough for mean lengths.
 const MAX_SAMPLED_REQUESTS: u64 = 10_000;
 
-/// Tokens of a reply whose length nobody plans.
+/// Assumed output tokens if the row does not plan them.
 const DEFAULT_OUTPUT_TOKENS: u64 = 128;
 
-/// Models whose servers are asked how they count.
+/// Limit on models to calibrate.
 const MAX_CALIBRATED_MODELS: usize = 8;
 
-/// What is going to be sent.
+/// An estimate of the workload from its schedule.
 struct WorkloadEstimate {
-    /// How much there is to do.
+    /// Planned requests and length.
     total: PlannedTotal,
-    /// Which of it counts.
+    /// Selects the measured requests.
     measured: MeasurementWindow,
-    /// How dense it is.
+    /// Average load.
     load: OfferedLoad,
     /// The first row of each model.
     models: Vec<ScheduledRequest>,
 }
 
-/// Goes through the schedule once.
+/// Reads the schedule once.
 fn estimate_workload(
     args: &RunnerArgs,
     wanted: &WorkloadSpec,
@@ -325,13 +325,13 @@ fn estimate_workload(
             break;
         }
     }
-    // How many turns of live sessions come before the end the server decides.
+    // The server's pace decides how many turns of live sessions fit before the end.
     let open = sessions && wanted.sessions == SessionMode::Live && wanted.arrivals == LoopMode::Open;
     whole.requests = Some(requests).filter(|requests| *requests < most && !(open && whole.length.is_some()));
     whole.length = whole.length.or(Some(last).filter(|_| wanted.arrivals == LoopMode::Open));
     let from = match (args.warmup, wanted.arrivals) {
         (Some(WarmupArg::Duration(gap)), _) => Some(gap),
-        // Of all shards together, which leave out what one machine would.
+        // Counted over all shards, so that together they exclude the same requests as one machine would.
         (Some(WarmupArg::Requests(number)), LoopMode::Open) => {
             let first = schedule_rows(wanted, Shard::default())?.nth(usize::try_from(number).unwrap_or(usize::MAX));
             first.transpose().map_err(row_error)?.map(|send| send.at)
@@ -346,7 +346,7 @@ fn estimate_workload(
     Ok(WorkloadEstimate { total: whole, measured, load, models })
 }
 
-/// Which sends count, where the first that does is sent at `from` and the last of all at `last`.
+/// The measurement window, from the first measured send time and the last send time.
 fn measured_window(
     args: &RunnerArgs,
     wanted: &WorkloadSpec,
@@ -371,9 +371,9 @@ fn measured_window(
             return usage(format!("--warmup leaves nothing: the plan has no more than {number} requests"));
         }
     }
-    // One shard of many may have nothing that counts.
+    // A shard may have no measured requests of its own.
     if wanted.plan.shard.count == 1 {
-        // The last request of a schedule is sent; at the end of a closed load's time none is.
+        // The last request of a schedule is still sent; at the end of a closed loop none is.
         let end = to.or(last.map(|last| last.as_nanos() + u64::from(open))).unwrap_or(u64::MAX);
         if from.unwrap_or(0) >= end {
             let last = last.unwrap_or_default();

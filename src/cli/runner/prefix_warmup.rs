@@ -1,4 +1,4 @@
-//! What is sent before a run so that a server's caches know it: apart from the figures, and each of it to every target.
+//! Warms the servers' prefix caches before a run: each prefix goes to every target, outside the figures.
 
 use super::plan::SetupError;
 use crate::capture::row::TraceEntry;
@@ -8,16 +8,16 @@ use crate::replay::run::LoopMode;
 use crate::replay::schedule::ScheduledRequest;
 use crate::replay::{Config, ReplayRun};
 
-/// Sends these by the runner itself, one after the other; what people should know of it.
+/// Sends these rows one after another; returns a note for the user.
 ///
 /// # Errors
-/// When one of them got no answer: the run would not be what was asked for.
+/// A request failed: the caches would not be in the requested state.
 pub(super) fn warm_prefixes(
     entries: &[TraceEntry],
     targets: usize,
     config: impl Fn() -> Result<Config, SetupError>,
 ) -> Result<String, SetupError> {
-    // Targets take turns by the number of a row.
+    // Row numbers select the targets in turn.
     let sends: Vec<ScheduledRequest> = (0..)
         .zip(entries.iter().flat_map(|entry| std::iter::repeat_n(entry, targets)))
         .map(|(number, entry)| ScheduledRequest { at: Gap::ZERO, number, pass: 0, entry: entry.clone() })

@@ -1,23 +1,23 @@
-//! What a replay shows while it runs: figures in place on a terminal, a line at a time elsewhere.
+//! A run's progress: a block updated in place on a terminal, lines elsewhere.
 
 use crate::measure::time::Gap;
 use crate::replay::run::RunProgress;
 use crate::replay::summary::{LatencyStats, ReplayGoodput, ReplaySummary};
 
-/// How much there is to do, where that is known.
+/// Planned requests and length, as far as they are known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PlannedTotal {
     pub(super) requests: Option<u64>,
     pub(super) length: Option<Gap>,
 }
 
-/// Where the run stands, in one line.
+/// The progress in one line.
 pub(super) fn status_line(now: &RunProgress, whole: PlannedTotal) -> String {
     let lines = [counts(now, whole), rates(now), latencies(now), goodput(now)].concat();
     format!("{}: {}", time(now, whole), lines.join(", "))
 }
 
-/// The same, for a terminal.
+/// The progress in several lines, for a terminal.
 pub(super) fn status_block(now: &RunProgress, whole: PlannedTotal) -> String {
     let mut text = time(now, whole);
     for line in [counts(now, whole), rates(now), latencies(now), goodput(now)] {
@@ -33,7 +33,7 @@ fn time(now: &RunProgress, whole: PlannedTotal) -> String {
     format!("{:.0} s{of}{left}", now.age.as_secs())
 }
 
-/// How much longer it will send: by its plan, or at the pace of what has ended.
+/// Estimated time left: from the plan, or from the pace so far.
 fn time_left(now: &RunProgress, whole: PlannedTotal) -> Option<Gap> {
     if let Some(length) = whole.length {
         return Some(Gap::from_nanos(length.as_nanos().saturating_sub(now.age.as_nanos())));
@@ -78,12 +78,12 @@ fn goodput(now: &RunProgress) -> Vec<String> {
     now.summary.goodput.iter().map(of).collect()
 }
 
-/// Requests that have ended, warm-up and cool-down included.
+/// Includes warm-up and cool-down.
 fn ended_requests(summary: &ReplaySummary) -> u64 {
     summary.requests + summary.outside_window
 }
 
-/// Requests that did not succeed, warm-up and cool-down left out.
+/// Excludes warm-up and cool-down.
 fn failed_requests(summary: &ReplaySummary) -> u64 {
     summary.requests - summary.outcomes.get("success").copied().unwrap_or(0)
 }

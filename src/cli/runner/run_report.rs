@@ -1,4 +1,4 @@
-//! The figures of a run, by the fold of `report`, from its rows as requests end.
+//! Builds a run's report from its rows as requests end, with the aggregation of `report`.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +20,7 @@ use crate::report::request_view::RequestView;
 use crate::report::source::ReportSource;
 use crate::report::{PERCENTILES, Report};
 
-/// See the module.
+/// Aggregates a run's rows.
 pub(super) struct RunReportBuilder {
     totals: Arc<Mutex<RunTotals>>,
     measured: MeasurementWindow,
@@ -32,9 +32,9 @@ pub(super) struct RunReportBuilder {
 struct RunTotals {
     fold: Accumulator,
     rows: u64,
-    /// Whole answers.
+    /// Complete responses.
     answers: u64,
-    /// Of these, without a token, a count of tokens, or an end that the dialect knows.
+    /// Complete responses without a token, a token count, or an end that the dialect recognizes.
     empty: u64,
 }
 
@@ -49,12 +49,12 @@ impl RunReportBuilder {
         }
     }
 
-    /// Which sends count.
+    /// The measurement window.
     pub(super) fn measured(&self) -> Window {
         self.measured.window()
     }
 
-    /// Takes rows in.
+    /// The callback that receives the rows.
     pub(super) fn row_callback(&self) -> RowCallback {
         let (kept, blocks, measured) = (Arc::clone(&self.totals), self.blocks.clone(), self.measured.clone());
         Box::new(move |row: TraceEntry| {
@@ -62,7 +62,7 @@ impl RunReportBuilder {
             kept.rows += 1;
             let at = row.planned.unwrap_or(row.at);
             let finished = row.finish.is_some();
-            // Gaps that were packed here can be unpacked, and there are no slices to be too many.
+            // The gaps were packed by this process and the limit on slices is 0, so this cannot fail.
             let Ok(request) = RequestView::from_row(row, 0, blocks.as_ref()) else { return };
             kept.answers += u64::from(request.succeeded());
             kept.empty += u64::from(request.succeeded() && !finished && request.has_no_output());
@@ -75,7 +75,7 @@ impl RunReportBuilder {
         })
     }
 
-    /// That whatever answers is no model, where nothing else came.
+    /// The warning if every complete response was empty, so that the server is probably no model.
     pub(super) fn no_output_reason(&self) -> Option<String> {
         let kept = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         (kept.empty > 0 && kept.empty == kept.answers).then(|| {
@@ -87,7 +87,7 @@ impl RunReportBuilder {
         })
     }
 
-    /// What they came to, with what the trace itself came to if it tells. `run` is what the run says of itself.
+    /// The report, with the trace's captured results if it has any. `run` is the content of `run.json`.
     pub(super) fn report(&self, folder: Option<&Path>, run: Value, ended: &RunOutcome) -> anyhow::Result<Report> {
         let path = folder.map_or_else(|| "this run".to_owned(), |folder| folder.display().to_string());
         let (mut source, _) = ReportSource::from_run_file(path, run).context("a run cannot say what it is")?;

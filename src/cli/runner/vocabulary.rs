@@ -1,4 +1,4 @@
-//! Which words prompts are made of: those that are one token each, by `--tokenizer` or by the servers' `/tokenize`.
+//! Selects the words for prompts: words of one token each, from `--tokenizer` or the servers' `/tokenize`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use crate::replay::target::TargetUrl;
 use crate::replay::tokenize::{self, TokenizeEndpoint};
 use crate::trace::vocabulary::Vocabulary;
 
-/// What is known of the words.
+/// A vocabulary and its source.
 #[derive(Default)]
 pub(super) struct VocabularyChoice {
     pub(super) words: Vocabulary,
-    /// Who says that they are one token each, as `run.json` calls it.
+    /// The source in `run.json`; `None` if the words were not checked.
     pub(super) source: Option<&'static str>,
-    /// What people should know of it.
+    /// A note for the user.
     pub(super) note: Option<String>,
 }
 
-/// Those that are one token each in this file.
+/// The words of one token each in a `tokenizer.json`.
 pub(super) fn from_tokenizer_file(file: &Path) -> Result<VocabularyChoice, SetupError> {
     let refused = |said: String| anyhow::anyhow!("cannot use {} as a tokenizer: {said}", file.display());
     let mut tokenizer = Tokenizer::from_file(file).map_err(|error| refused(error.to_string()))?;
@@ -37,7 +37,7 @@ pub(super) fn from_tokenizer_file(file: &Path) -> Result<VocabularyChoice, Setup
     Ok(VocabularyChoice { words, source: Some("tokenizer"), note: None })
 }
 
-/// Those that are one token each at the servers of these rows, the first of each model.
+/// The words of one token each on the servers of these rows, which are the first of each model.
 pub(super) fn from_servers(
     args: &RunnerArgs,
     targets: &[TargetUrl],

@@ -1,10 +1,11 @@
-//! What a plan asks of the machine that sends, and how much of it is tried. Pure.
+//! The offered load of a plan, and the part of it that the self-test runs. Pure.
 //!
-//! A server gives a token every [`BEAT`], as far as anybody knows before it was asked: by that a rate has so many streams
-//! open as begin while one lasts, and slots have a rate. (Where fewer may be open the server must be faster.) Requests
-//! come at the plan's rate, with replies that end within the trial; the streams that longer replies would have open
-//! besides are opened before, and last to its end. All together give as many events as planned: open streams, each with
-//! one a beat. Where that is more than [`MOST_EVENTS`] the beat is slower, and the rest of the plan is left to arithmetic.
+//! Before any response, one token every [`TOKEN_INTERVAL`] is assumed. This interval gives an open loop its number of
+//! concurrent streams, and a closed loop its rate. (If slots limit the streams, the server must be faster.) The
+//! self-test sends requests at the plan's rate, with outputs short enough to end within the test. Held streams stand in
+//! for the longer outputs: they open before the measurement and last to its end. Together they produce the planned
+//! events: every open stream emits one per interval. Above [`MAX_EVENTS_PER_SECOND`] the interval grows, and the rest
+//! of the plan is extrapolated.
 
 use serde::Serialize;
 
@@ -12,46 +13,46 @@ use crate::capture::row::{PromptShape, TraceEntry};
 use crate::measure::time::Gap;
 use crate::replay::schedule::{RowError, ScheduledRequest};
 
-/// What is measured.
+/// Duration of the measurement.
 const MEASUREMENT_TIME: Gap = Gap::from_millis(2_000);
-/// What comes before at least: connections are made in it.
+/// Minimum warm-up, in which connections are opened.
 const MIN_WARM_UP: Gap = Gap::from_millis(500);
-/// How long a reply may take, so that it ends in time.
+/// Longest response, so that it ends within the test.
 const MAX_REPLY_TIME: Gap = Gap::from_millis(1_000);
-/// Between two events of a stream, where the plan does not say.
+/// Interval between a stream's events if the plan does not determine it.
 const TOKEN_INTERVAL: Gap = Gap::from_millis(20);
-/// The same where few streams may be open for the events of a plan.
+/// Shortest interval, if slots limit the streams.
 const MIN_TOKEN_INTERVAL: Gap = Gap::from_millis(1);
-/// Tokens of a prompt.
+/// Prompt length.
 const PROMPT_TOKENS: u64 = 32;
-/// Events a second that the server in this process keeps its beat with.
+/// Event rate at which the in-process server keeps its interval.
 const MAX_EVENTS_PER_SECOND: f64 = 20_000.0;
-/// Requests a second that it answers.
+/// Request rate of the in-process server.
 const MAX_REQUESTS_PER_SECOND: f64 = 5_000.0;
-/// Streams that are open: 24 KiB each, with the server's half of it.
+/// Limit on open streams: 24 KiB each, including the server's side.
 const MAX_STREAMS: f64 = 10_000.0;
-/// Streams a second that are opened to be held.
+/// Rate at which held streams are opened.
 const STREAM_OPENS_PER_SECOND: f64 = 4_000.0;
-/// Requests a second that are tried at least, for there to be a percentile.
+/// Minimum rate, so that percentiles are meaningful.
 const MIN_REQUESTS_PER_SECOND: f64 = 20.0;
-/// Descriptors of a stream: its two ends, and one for connections that wait for their request.
+/// Descriptors per stream: both ends, and one for an idle connection.
 const DESCRIPTORS_PER_STREAM: u64 = 3;
-/// Descriptors that are not for streams.
+/// Descriptors reserved for other uses.
 const RESERVED_DESCRIPTORS: u64 = 256;
 
-/// The load of a plan, or of what is tried of it; on average.
+/// Average load of a plan or a self-test.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(in crate::cli::runner) struct OfferedLoad {
-    /// Requests a second.
+    /// Sent requests per second.
     pub(super) requests_per_second: f64,
-    /// Tokens a second, each an event of its own.
+    /// Tokens per second; each is one event.
     pub(super) events_per_second: f64,
-    /// Streams open at a time.
+    /// Concurrent open streams.
     pub(super) streams: f64,
 }
 
 impl OfferedLoad {
-    /// Requests at their own times, the last of them at `last`, of which as many as there are slots may be open.
+    /// Load of an open loop whose last request is sent at `last`; `slots` limits the open streams.
     pub(in crate::cli::runner) fn open(requests: u64, last: Gap, tokens: u64, slots: Option<u32>) -> Self {
         let seconds = last.as_secs();
         let rate = if seconds > 0.0 { requests.saturating_sub(1) as f64 / seconds } else { requests as f64 };
@@ -64,44 +65,44 @@ impl OfferedLoad {
         }
     }
 
-    /// So many slots that are never empty while there are requests.
+    /// Load of a closed loop whose slots stay full while there are requests.
     pub(in crate::cli::runner) fn closed(slots: Option<u32>, requests: u64, tokens: u64) -> Self {
         let streams = requests.min(slots.unwrap_or(1).into()) as f64;
         let events = streams / TOKEN_INTERVAL.as_secs();
         Self { requests_per_second: events / tokens_per_request(requests, tokens), events_per_second: events, streams }
     }
 
-    /// Tokens of a reply.
+    /// Mean output tokens.
     fn tokens(&self) -> f64 {
         if self.requests_per_second > 0.0 { self.events_per_second / self.requests_per_second } else { 1.0 }
     }
 }
 
-/// Tokens of a reply. Every reply has an event.
+/// Mean output tokens; at least one, because every response has an event.
 fn tokens_per_request(requests: u64, tokens: u64) -> f64 {
     (tokens as f64 / requests.max(1) as f64).max(1.0)
 }
 
-/// How much of a plan is tried, and how.
+/// Parameters of the self-test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SelfTestLoad {
-    /// Requests a second.
+    /// Requests per second.
     pub(super) rate: f64,
-    /// Tokens of their replies.
+    /// Output tokens of these requests.
     pub(super) tokens: u64,
-    /// Streams that are open from the start to the end.
+    /// Streams open from the start to the end.
     pub(super) held_streams: u64,
-    /// Between two events of a stream.
+    /// Interval between a stream's events.
     pub(super) token_interval: Gap,
 }
 
 impl SelfTestLoad {
-    /// As much of `load` as fits, with so many descriptors.
+    /// The part of `load` that fits the limits and the available descriptors.
     pub(super) fn of(load: &OfferedLoad, descriptors: u64) -> Self {
         let rate = load.requests_per_second.clamp(MIN_REQUESTS_PER_SECOND, MAX_REQUESTS_PER_SECOND);
         let sockets = descriptors.saturating_sub(RESERVED_DESCRIPTORS) / DESCRIPTORS_PER_STREAM;
         let streams = load.streams.min(MAX_STREAMS).min(sockets as f64);
-        // Open streams are events a second and beat, whatever their lengths.
+        // Open streams are the event rate times the interval, whatever the output lengths.
         let events = load.events_per_second.min(MAX_EVENTS_PER_SECOND);
         let beat =
             if events > 0.0 { (streams / events).max(MIN_TOKEN_INTERVAL.as_secs()) } else { TOKEN_INTERVAL.as_secs() };
@@ -116,7 +117,7 @@ impl SelfTestLoad {
         }
     }
 
-    /// What it comes to.
+    /// The self-test's own load.
     pub(super) fn load(&self) -> OfferedLoad {
         let (events, beat) = (self.rate * self.tokens as f64, self.token_interval.as_secs());
         OfferedLoad {
@@ -126,23 +127,23 @@ impl SelfTestLoad {
         }
     }
 
-    /// What is measured of it, in time since its start.
+    /// The measured interval, since the start.
     pub(super) fn measured_interval(&self) -> (Gap, Gap) {
         let from = self.ramp_up_nanos() + MIN_WARM_UP.max(self.reply_time()).as_nanos();
         (Gap::from_nanos(from), Gap::from_nanos(from + MEASUREMENT_TIME.as_nanos()))
     }
 
-    /// When the streams that are held are open, in nanoseconds.
+    /// Time until the held streams are open, in nanoseconds.
     fn ramp_up_nanos(&self) -> u64 {
         (self.held_streams as f64 / STREAM_OPENS_PER_SECOND * 1e9) as u64
     }
 
-    /// How long a reply takes.
+    /// Duration of a response.
     fn reply_time(&self) -> Gap {
         Gap::from_nanos(self.tokens * self.token_interval.as_nanos())
     }
 
-    /// Its requests in the order of their times: first the streams that are held, then those of the rate.
+    /// The requests in order of time: the held streams, then those at the rate.
     pub(super) fn schedule(self) -> impl Iterator<Item = Result<ScheduledRequest, RowError>> {
         let (opened, end) = (self.ramp_up_nanos(), self.measured_interval().1.as_nanos());
         let last = end + self.reply_time().as_nanos();
@@ -197,7 +198,7 @@ mod tests {
     #[test]
     fn short_replies_are_tried_as_they_are_and_long_ones_as_streams_that_stay_open() {
         assert_eq!(tried(&load(40.0, 200.0, 4.0)), (40.0, 5, 0, 20));
-        // Of 200 streams of 500 tokens 50 tokens long are tried at their rate, and are 20 at a time.
+        // Of 200 streams of 500 tokens, requests of 50 tokens run at the full rate, 20 at a time.
         let long = load(20.0, 10_000.0, 200.0);
         assert_eq!(tried(&long), (20.0, 50, 180, 20));
         assert_eq!(SelfTestLoad::of(&long, DESCRIPTORS).load(), long, "all of it is tried");
@@ -207,17 +208,17 @@ mod tests {
 
     #[test]
     fn what_is_too_much_is_tried_with_its_streams_at_a_slower_beat() {
-        // 100,000 events a second of 2,000 streams: all streams at a fifth of the events.
+        // 100,000 events per second on 2,000 streams: all streams at a fifth of the events.
         let many = load(100.0, 100_000.0, 2_000.0);
         assert_eq!(tried(&many), (100.0, 10, 1_900, 100));
         assert_eq!(SelfTestLoad::of(&many, DESCRIPTORS).load(), load(100.0, 20_000.0, 2_000.0));
-        // 16,000 slots, of which 10,000 are tried.
+        // 16,000 slots, of which the self-test runs 10,000.
         let closed = OfferedLoad::closed(Some(16_000), 100_000, 100_000_000);
         assert_eq!(closed, load(800.0, 800_000.0, 16_000.0));
         assert_eq!(tried(&closed), (800.0, 2, 9_200, 500));
         assert_eq!(SelfTestLoad::of(&closed, DESCRIPTORS).load(), load(800.0, 20_000.0, 10_000.0));
         assert_eq!(tried(&load(9_000.0, 9_000.0, 180.0)), (5_000.0, 1, 80, 20), "five thousand requests a second");
-        // 1,756 descriptors are 500 streams.
+        // 1,756 descriptors allow 500 streams.
         let few = SelfTestLoad::of(&many, 1_756);
         assert_eq!((few.load().streams, few.load().events_per_second), (500.0, 20_000.0));
     }

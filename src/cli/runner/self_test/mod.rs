@@ -1,9 +1,9 @@
-//! What this machine can be believed: before a run as much of its load as fits is tried for a few seconds, at a server in
-//! this process whose beat is known.
+//! The self-test: before a run, it drives as much of the planned load as fits for 2.5 s or more, against an in-process
+//! server with a known token interval.
 //!
-//! The server shares the machine, so what is seen is the worst that the run will have of its own making: its lateness is
-//! in the beat. Its work is not in the CPU time, which is that of all threads but its own. What a plan has more than can be
-//! tried is told by what an event costs.
+//! The server shares the machine, so the result is the worst error that the load generator itself can add: the server's
+//! own lateness appears in the interval. The server's CPU time is excluded, because only the other threads are counted.
+//! The part of the plan beyond the test's limits is extrapolated from the CPU cost per event.
 
 mod load;
 
@@ -36,47 +36,47 @@ use crate::trace::vocabulary::Vocabulary;
 pub(super) use load::OfferedLoad;
 use load::SelfTestLoad;
 
-/// How far off a gap may be at its 99th percentile.
+/// Limit on a gap's error at p99.
 const MAX_INTERVAL_ERROR: Gap = Gap::from_millis(2);
-/// How far off the rate may be, as a share.
+/// Limit on the rate's relative error.
 const MAX_RATE_ERROR: f64 = 0.001;
-/// How long a sending thread may wait for a core on average, and how many times its own work that may be: with more the
-/// wait is for others, and not for the run itself.
+/// Limits on a sending thread's mean wait for a core, and on its total wait relative to its run time. Above both, other
+/// processes cause the wait.
 const MAX_CORE_WAIT: Gap = Gap::from_nanos(250_000);
 const MAX_WAIT_TO_RUN_RATIO: u64 = 2;
-/// What of the cores of its sending threads a plan may take: with more, events wait for each other.
+/// Usable share of the sending threads' cores: above it, events queue behind each other.
 const MAX_CORE_UTILIZATION: f64 = 0.8;
 
-/// What was found.
+/// Results of the self-test.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct SelfTestFindings {
-    /// What the plan has.
+    /// Load of the plan.
     planned: OfferedLoad,
-    /// What was tried of it.
+    /// Load of the self-test.
     tried: OfferedLoad,
-    /// Tokens of a reply that was measured, each an event of its own.
+    /// Output tokens of a measured request; each is one event.
     tokens_per_request: u64,
-    /// Streams that were open at a time, at most.
+    /// Largest number of concurrent streams.
     most_open: u32,
-    /// As sent.
+    /// Sent requests per second.
     sent_rate: Option<f64>,
-    /// How late requests were sent, in nanoseconds.
+    /// Actual minus planned send time, in nanoseconds.
     lag: Option<LatencyStats>,
-    /// Between two events, as the server sent them, in nanoseconds.
+    /// The server's interval between two events, in nanoseconds.
     beat: u64,
-    /// The same as observed.
+    /// The observed interval, in nanoseconds.
     observed: Option<LatencyStats>,
-    /// How long a sending thread waited for a core on average, each time that it was ready, in nanoseconds.
+    /// A sending thread's mean wait for a core per time slice, in nanoseconds.
     core_wait: Option<u64>,
-    /// CPU time of this process without the server for each event, in microseconds.
+    /// CPU time per event, without the server, in microseconds.
     cpu_us_per_event: f64,
-    /// Cores that all events of the plan would take.
+    /// Cores needed for all events of the plan.
     cores: f64,
-    /// Which numbers of the run would be wrong, and by how much.
+    /// Figures of the run that would be wrong, and by how much.
     pub(super) doubts: Vec<String>,
 }
 
-/// Tries a load.
+/// Runs the self-test for a load.
 pub(super) fn run_self_test(
     args: &RunnerArgs,
     load: OfferedLoad,
@@ -145,7 +145,7 @@ pub(super) fn run_self_test(
     })
 }
 
-/// The server, on a thread of its own.
+/// The in-process server, on its own thread.
 struct SelfTestServer {
     measured: oneshot::Sender<(Stamp, Stamp)>,
     stop: oneshot::Sender<()>,
@@ -159,7 +159,7 @@ impl SelfTestServer {
         let runtime = sim::runtime()?;
         let thread = thread::Builder::new().name("sim".to_owned()).spawn(move || {
             runtime.block_on(async {
-                // The sender's end is the signal, whether it says something or is dropped.
+                // A dropped sender stops the server too.
                 let served = server.run(async { drop(stopped.await) });
                 let (served, taken) = tokio::join!(served, measure_other_threads_cpu(asked));
                 served.and(taken)
@@ -168,9 +168,9 @@ impl SelfTestServer {
         Ok(Self { measured, stop, thread })
     }
 
-    /// Says between which moments CPU time counts, waits for `run`, and stops; the CPU time that all other threads took.
+    /// Runs `run` and stops the server. Returns the CPU time of all other threads between `from` and `to`.
     fn measure<T>(self, from: Stamp, to: Stamp, run: impl FnOnce() -> T) -> io::Result<(T, Gap)> {
-        // A server that has ended has its error told below.
+        // A server that has already ended reports its error below.
         _ = self.measured.send((from, to)).is_ok();
         let ended = run();
         drop(self.stop);
@@ -179,7 +179,7 @@ impl SelfTestServer {
     }
 }
 
-/// CPU time of all threads but this one, between two moments that are still to be told.
+/// CPU time of all other threads between two moments, which arrive over `asked`.
 async fn measure_other_threads_cpu(asked: oneshot::Receiver<(Stamp, Stamp)>) -> io::Result<Gap> {
     let Ok((from, to)) = asked.await else { return Ok(Gap::ZERO) };
     Clock::Monotonic.sleep_until(from).await;
@@ -188,7 +188,7 @@ async fn measure_other_threads_cpu(asked: oneshot::Receiver<(Stamp, Stamp)>) -> 
     Ok(Gap::from_nanos(other_threads_cpu_nanos()?.saturating_sub(before)))
 }
 
-/// CPU time of all threads but this one, in nanoseconds.
+/// CPU time of all threads except this one, in nanoseconds.
 fn other_threads_cpu_nanos() -> io::Result<u64> {
     let of = |who| {
         let usage = getrusage(who)?;
@@ -197,7 +197,7 @@ fn other_threads_cpu_nanos() -> io::Result<u64> {
     Ok((of(UsageWho::RUSAGE_SELF)? - of(UsageWho::RUSAGE_THREAD)?).unsigned_abs() * 1_000)
 }
 
-/// Which numbers would be wrong.
+/// Lists the figures that would be wrong.
 fn find_problems(summary: &ReplaySummary, beat: Gap, max_lag: Gap) -> Vec<String> {
     let gap = Gap::from_nanos;
     let failed = summary.requests - summary.outcomes.get("success").copied().unwrap_or(0);
@@ -222,7 +222,7 @@ fn find_problems(summary: &ReplaySummary, beat: Gap, max_lag: Gap) -> Vec<String
     doubts
 }
 
-/// Whether all events of a plan take more than its sending threads have.
+/// Warns if the plan's events need more than the sending threads' cores.
 fn overload_warning(load: &OfferedLoad, cores: f64, given: usize) -> Option<String> {
     (cores > given as f64 * MAX_CORE_UTILIZATION).then(|| {
         format!(
@@ -233,7 +233,7 @@ fn overload_warning(load: &OfferedLoad, cores: f64, given: usize) -> Option<Stri
     })
 }
 
-/// Whether other processes keep the sending threads from their cores.
+/// Warns if other processes keep the sending threads from their cores.
 fn contention_warning(time: CoreTime) -> Option<String> {
     let for_others = time.waited.as_nanos() > time.ran.as_nanos().saturating_mul(MAX_WAIT_TO_RUN_RATIO);
     let wait = time.mean_wait().filter(|wait| *wait > MAX_CORE_WAIT && for_others)?;
@@ -244,7 +244,7 @@ fn contention_warning(time: CoreTime) -> Option<String> {
 }
 
 impl SelfTestFindings {
-    /// What was found, in a sentence.
+    /// The result in one sentence.
     pub(super) fn summary_line(&self) -> String {
         let gap = Gap::from_nanos;
         let spread = |spread: Option<LatencyStats>| {
@@ -264,14 +264,14 @@ impl SelfTestFindings {
         )
     }
 
-    /// What the plan has more than was tried, and what follows.
+    /// The part of the plan that was not tested, and its consequence.
     fn untested_part(&self) -> Option<String> {
         let of = [
             (self.tried.requests_per_second, self.planned.requests_per_second, "requests/s"),
             (self.tried.streams, self.planned.streams, "streams"),
             (self.tried.events_per_second, self.planned.events_per_second, "events/s"),
         ];
-        // Whole tokens and streams are tried.
+        // Tolerance: the self-test rounds to whole tokens and streams.
         let less = of.iter().filter(|(tried, planned, _)| *tried < planned * 0.9 - 1.0);
         let less: Vec<String> =
             less.map(|(tried, planned, what)| format!("{tried:.0} of {planned:.0} {what}")).collect();
