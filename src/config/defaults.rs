@@ -1,11 +1,11 @@
-//! Defaults, as text: they are the undermost layer of settings. The reason of each stands at its field in
-//! [`ProxyConfig`](super::ProxyConfig).
+//! Default values as text, the lowest layer of settings. [`ProxyConfig`](super::ProxyConfig) gives the reason at each
+//! field.
 
 use std::ops::RangeInclusive;
 
 use crate::measure::time::Gap;
 
-/// Every setting that has a default which is the same everywhere.
+/// Defaults that do not depend on the machine.
 pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("listen", "127.0.0.1:8080"),
     ("admin", "127.0.0.1:9464"),
@@ -36,32 +36,32 @@ pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("log_level", "info"),
 ];
 
-/// The word for an empty list.
+/// Denotes an empty list.
 pub(super) const NONE: &str = "none";
 
-/// The word for sessions that nobody names.
+/// Denotes sessions that are inferred from messages.
 pub(super) const INFERRED: &str = "inferred";
 
-/// Length of a block by default, in bytes and in tokens.
+/// Default block length, in bytes and in tokens.
 pub(super) const DEFAULT_BLOCK: (usize, usize) = (512, 16);
 
-/// Most workers by default.
+/// Upper limit of the default.
 const MAX_DEFAULT_WORKERS: usize = 4;
 
-/// Workers by default: the cores that the process may use, which a container's quota bounds.
+/// The default: the cores available to the process, within a container's quota.
 pub(super) fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_WORKERS)
 }
 
-/// Bounds of every number.
+/// Bounds of numeric settings.
 ///
 /// * `workers`: more threads than that only contend.
-/// * `max_head_bytes`: below 1 KiB ordinary requests are refused; the read buffer holds 64 KiB.
-/// * `max_streams`, `max_connections`: a million open files is what a kernel allows one process.
-/// * `capture_block`: below 16 bytes the ids of a prompt outgrow it, and no cache has blocks of less than 16 tokens.
-/// * `capture_names`: a million successes is a name that is never written.
+/// * `max_head_bytes`: below 1 KiB ordinary requests are rejected; the read buffer holds 64 KiB.
+/// * `max_streams`, `max_connections`: a kernel allows one process a million open files.
+/// * `capture_block`: below 16 bytes a prompt's ids are larger than the prompt; no cache has blocks below 16 tokens.
+/// * `capture_names`: after a million successes a name is in effect never written.
 /// * `capture_keep_bytes`: from a megabyte, a few segments' beginnings, to a terabyte.
-/// * `max_models`: above, the metrics of this process would burden the Prometheus that scrapes them.
+/// * `max_models`: above, this process's metrics would burden the Prometheus server that scrapes them.
 pub(super) const BOUNDS: &[(&str, RangeInclusive<usize>)] = &[
     ("workers", 1..=64),
     ("max_head_bytes", 1024..=65_536),
@@ -72,17 +72,16 @@ pub(super) const BOUNDS: &[(&str, RangeInclusive<usize>)] = &[
     ("capture_names", 1..=1_000_000),
     ("capture_keep_bytes", 1_048_576..=1_099_511_627_776),
 ];
-/// Bounds of every time limit. A day is longer than any stream; a limit below a millisecond is a slip of the unit.
+/// Bounds of time limits. A day is longer than any stream; a limit below a millisecond is a wrong unit.
 pub(super) const TIMEOUT_BOUNDS: RangeInclusive<Gap> = Gap::from_millis(1)..=MAX_TIMEOUT;
-/// Bounds of `drain`, which may be none at all.
+/// Bounds of `drain`, which may be zero.
 pub(super) const DRAIN_BOUNDS: RangeInclusive<Gap> = Gap::ZERO..=MAX_TIMEOUT;
-/// Bounds of `capture_flush`.
 pub(super) const CAPTURE_FLUSH_BOUNDS: RangeInclusive<Gap> = Gap::from_millis(10)..=Gap::from_millis(3_600_000);
-/// Bounds of `capture_round`: a minute leaves nothing of a stream.
+/// Bounds of `capture_round`: rounding to a minute leaves no detail of a stream.
 pub(super) const CAPTURE_ROUND_BOUNDS: RangeInclusive<Gap> = Gap::ZERO..=Gap::from_millis(60_000);
-/// Bounds of `capture_keep_age`: a minute, and ten years.
+/// Bounds of `capture_keep_age`: one minute to ten years.
 pub(super) const CAPTURE_KEEP_AGE_BOUNDS: RangeInclusive<Gap> =
     Gap::from_millis(60_000)..=Gap::from_millis(87_600 * 3_600_000);
 const MAX_TIMEOUT: Gap = Gap::from_millis(24 * 3_600_000);
-/// Longest `provider`, in characters: the conventions' own names are below 30.
+/// Longest `provider`, in characters: the semantic conventions' own names have fewer than 30.
 pub(super) const MAX_PROVIDER_CHARS: usize = 64;

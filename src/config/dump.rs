@@ -1,4 +1,4 @@
-//! The effective configuration, as it would be typed: what `--check` prints, what is hashed, what a reload compares.
+//! Prints the effective configuration as it would be typed, for `--check`, the digest, and reloads.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,8 +11,8 @@ use super::proxy::{ForwardingHeaders, Limits, LogConfig, ProxyConfig, TailSampli
 use super::raw_settings::setting;
 use crate::measure::time::Gap;
 
-/// Settings that name a place (an address, a file, a protocol) or that the threads and the listener are built with.
-/// Other bounds, rules and what the named files hold can change while the process runs.
+/// Settings that need a restart: those that name an address, a file or a protocol, and those with which threads and
+/// listeners are created. Limits, rules and the named files' contents can change at run time.
 const NEED_RESTART: [&str; 26] = [
     "listen",
     "admin",
@@ -43,8 +43,8 @@ const NEED_RESTART: [&str; 26] = [
 ];
 
 impl ProxyConfig {
-    /// Every setting with its value in force, in the order of [`Typed`](super::Typed). Typed again, they give this
-    /// configuration.
+    /// Every setting with its effective value, in the order of [`RawSettings`](super::RawSettings). Loading these
+    /// values gives this configuration again.
     pub fn settings(&self) -> Vec<(&'static str, Value)> {
         let (upstream, tls, limits) = (&self.upstream, self.tls.as_ref(), &self.limits);
         let identity = upstream.identity.as_ref();
@@ -97,9 +97,9 @@ impl ProxyConfig {
         ]
     }
 
-    /// A short hash of the effective configuration, the same for the same values on every machine and in every run.
+    /// A short hash of the effective configuration. Equal values give equal hashes on every machine.
     pub fn digest(&self) -> String {
-        // FNV-1a, 64 bits: a name for a configuration, not a seal on it.
+        // FNV-1a, 64 bits: it identifies a configuration and is not cryptographic.
         let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
         for (key, value) in self.settings() {
             for byte in format!("{key}={value}\n").bytes() {
@@ -109,8 +109,7 @@ impl ProxyConfig {
         format!("{hash:016x}")
     }
 
-    /// This configuration with everything of `new` that can change while the process runs, and the keys that `new`
-    /// changes in vain until a restart.
+    /// Applies the settings of `new` that can change at run time. Also returns the changed keys that need a restart.
     pub fn reload(&self, new: Self) -> (Self, Vec<&'static str>) {
         let both = self.settings().into_iter().zip(new.settings());
         let changed = both.filter(|(before, after)| before != after).map(|((key, _), _)| key);
@@ -131,7 +130,7 @@ impl ProxyConfig {
         (config, held)
     }
 
-    /// The effective configuration as a configuration file, each value with the place it comes from.
+    /// The effective configuration as a configuration file, with the origin of each value.
     pub fn explain(&self, settings: &SettingsLayer) -> String {
         let lines = self.settings().into_iter().map(|(key, value)| {
             let from = describe_origin(key, &settings.origin(key));
@@ -148,7 +147,7 @@ impl ProxyConfig {
     }
 }
 
-/// Where a value comes from, in words.
+/// A value's origin, in words.
 fn describe_origin(key: &str, place: &SettingOrigin) -> String {
     match (place, setting(key)) {
         (SettingOrigin::Flag, Some(setting)) => format!("flag {}", setting.flag),
@@ -158,7 +157,7 @@ fn describe_origin(key: &str, place: &SettingOrigin) -> String {
     }
 }
 
-/// One value in one line of YAML.
+/// A value in one line of YAML.
 fn yaml(value: &Value) -> String {
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
     let yaml = serde_saphyr::to_string_with_options(value, options);
@@ -169,7 +168,7 @@ fn path(path: Option<&PathBuf>) -> Value {
     path.map_or(Value::Null, |path| json!(path.to_string_lossy()))
 }
 
-/// A time as it would be typed: whole, in the largest unit that divides it. `Display` of [`Gap`] rounds.
+/// A duration as it would be typed: an integer in the largest unit that divides it. `Display` of [`Gap`] rounds.
 pub(super) fn format_duration(time: Gap) -> String {
     let units =
         [(3_600_000_000_000, "h"), (60_000_000_000, "m"), (1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];

@@ -1,22 +1,22 @@
-//! The layer of the environment, and what in it only looks like ours.
+//! The environment layer, with warnings about unknown variables.
 
 use super::error::closest_match;
 use super::layer::{SettingOrigin, SettingValue, SettingsLayer, SourcedText};
 use super::raw_settings::{PREFIX, SETTINGS};
 
-/// The variable that names the configuration file.
+/// Names the configuration file.
 pub(super) const CONFIG_FILE_VARIABLE: &str = "STREAMGAUGE_CONFIG";
 
-/// The variable that names the folder of the parts that `tests/real` is run with.
+/// Names the folder of the programs for `tests/real`.
 const TEST_TOOLS_VARIABLE: &str = "STREAMGAUGE_PARTS";
 
-/// What the environment says. A variable that is set to nothing is not set.
+/// Reads the settings from the environment. An empty variable is unset.
 pub(super) fn read(variables: &[(String, String)]) -> SettingsLayer {
     let mut settings = SettingsLayer::default();
     for setting in SETTINGS.iter() {
         let set = variables.iter().find(|(name, text)| *name == setting.variable && !text.is_empty());
         if let Some((_, text)) = set {
-            // SLOs hold commas and spaces, so that several are parted by `;` or line ends.
+            // SLOs contain commas and spaces, so `;` and line breaks separate list entries.
             let parts = text.split(|c| setting.list && (c == ';' || c == '\n')).filter(|part| !part.trim().is_empty());
             let texts = parts.map(|part| SourcedText { text: part.to_owned(), origin: SettingOrigin::Variable });
             settings.set(setting, SettingValue { texts: texts.collect(), origin: SettingOrigin::Variable });
@@ -25,7 +25,7 @@ pub(super) fn read(variables: &[(String, String)]) -> SettingsLayer {
     settings
 }
 
-/// Warns of variables that look like ours and are not.
+/// Warns of variables with our prefix that are no settings.
 pub(super) fn warnings(variables: &[(String, String)]) -> Vec<String> {
     let known = || SETTINGS.iter().map(|setting| &*setting.variable).chain([CONFIG_FILE_VARIABLE]);
     let unknown = variables.iter().filter(|(name, value)| {
@@ -44,7 +44,7 @@ pub(super) fn warnings(variables: &[(String, String)]) -> Vec<String> {
     unknown.map(warn).collect()
 }
 
-/// Whether Kubernetes injects such a variable into pods, for a Service named `streamgauge` or `streamgauge-…`.
+/// Whether Kubernetes injects this variable into pods, for a Service named `streamgauge` or `streamgauge-…`.
 fn is_kubernetes_variable(name: &str, value: &str) -> bool {
     let is_url = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));
     let of_service = name.ends_with("_SERVICE_HOST") || name.ends_with("_SERVICE_PORT");

@@ -1,11 +1,11 @@
-//! What cannot be believed: the thing, its place, and what to type instead.
+//! Configuration errors: the setting, its origin, and the expected value.
 
 use std::fmt;
 
 use super::layer::SettingOrigin;
 use super::raw_settings::setting;
 
-/// One thing that cannot be believed.
+/// One invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigProblem {
     key: Option<&'static str>,
@@ -14,12 +14,12 @@ pub struct ConfigProblem {
 }
 
 impl ConfigProblem {
-    /// What is wrong with the setting `key`, which was typed at `place`.
+    /// A problem of the setting `key`, whose value comes from `place`.
     pub(super) fn for_setting(key: &'static str, place: SettingOrigin, message: impl Into<String>) -> Self {
         Self { key: Some(key), origin: place, message: message.into() }
     }
 
-    /// What is wrong at `place` with something that is no setting.
+    /// A problem at `place` that belongs to no setting.
     pub(super) fn at_origin(place: SettingOrigin, message: impl Into<String>) -> Self {
         Self { key: None, origin: place, message: message.into() }
     }
@@ -42,7 +42,7 @@ impl fmt::Display for ConfigProblem {
     }
 }
 
-/// Everything in a configuration that cannot be believed.
+/// All problems of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(pub(super) Vec<ConfigProblem>);
 
@@ -57,7 +57,7 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl ConfigError {
-    /// These problems, and what else was noticed.
+    /// Adds the warnings, which often explain a problem.
     pub(super) fn with_warnings(mut self, warnings: &[String]) -> Self {
         self.0.extend(warnings.iter().map(|warning| ConfigProblem::at_origin(SettingOrigin::Default, warning)));
         self
@@ -70,18 +70,18 @@ impl From<ConfigProblem> for ConfigError {
     }
 }
 
-/// The known name that was probably meant.
+/// The most similar known name, for a suggestion.
 pub(crate) fn closest_match<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let near = known.map(|known| (strsim::damerau_levenshtein(name, known), known));
-    // A third of the letters may be wrong; beyond that a suggestion is a guess.
+    // At most a third of the letters may differ; beyond that a suggestion would be a guess.
     let near = near.filter(|(distance, known)| distance * 3 <= known.len().max(name.len()));
     near.min_by_key(|(distance, _)| *distance).map(|(_, known)| known)
 }
 
-/// Longest text that an error shows, in characters.
+/// Limit on quoted text, in characters.
 const MAX_SHOWN_CHARS: usize = 60;
 
-/// What was expected and what was found, which is nothing secret.
+/// Quotes the text: only for values that cannot be secret.
 pub(super) fn expected_but_found(expected: &str, text: &str) -> String {
     let shown: String = text.chars().take(MAX_SHOWN_CHARS).collect();
     let more = if shown.len() < text.len() { "…" } else { "" };

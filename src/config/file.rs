@@ -1,4 +1,4 @@
-//! The layer of the configuration file: YAML, one mapping of settings, every value with its line.
+//! The configuration file layer: YAML, one mapping of settings, each value with its line.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,10 +14,10 @@ use super::layer::{SettingOrigin, SettingValue, SettingsLayer, SourcedText};
 use super::raw_settings::{SETTINGS, SettingNames, setting};
 use super::yaml;
 
-/// Reads the text of the file at `path`. A key without a value (`provider:`) is not set.
+/// Parses the file's text. A key without a value (`provider:`) is unset.
 ///
 /// # Errors
-/// The first thing that is not YAML or not a value, or every key that is not a setting.
+/// The first YAML or value error, or else every unknown key.
 pub(super) fn read(path: &Path, text: &str) -> Result<SettingsLayer, Vec<ConfigProblem>> {
     let path: Arc<Path> = path.into();
     let at = |line| SettingOrigin::File(Arc::clone(&path), line);
@@ -39,13 +39,13 @@ pub(super) fn read(path: &Path, text: &str) -> Result<SettingsLayer, Vec<ConfigP
     if problems.is_empty() { Ok(settings) } else { Err(problems) }
 }
 
-/// A key that is none, with the nearest that is; else with the remedy.
+/// Error for an unknown key, with the nearest known key or else `remedy`.
 fn unknown(key: &str, nearest: Option<&str>, remedy: &str) -> String {
     let remedy = nearest.map_or(remedy.to_owned(), |nearest| format!("did you mean `{nearest}`?"));
     format!("unknown key `{}`; {remedy}", key.escape_debug())
 }
 
-/// The file as it stands.
+/// The file's entries, in order.
 struct ConfigFile(Vec<ConfigEntry>);
 
 struct ConfigEntry {
@@ -54,7 +54,7 @@ struct ConfigEntry {
     texts: Option<ListTexts>,
 }
 
-/// Texts with their lines, where these are not that of the key.
+/// Texts with their lines, if these differ from the key's.
 type ListTexts = Vec<(String, Option<u64>)>;
 
 impl<'de> Deserialize<'de> for ConfigFile {
@@ -79,7 +79,7 @@ impl<'de> Visitor<'de> for ConfigFileVisitor {
             let texts = match setting(&key.value) {
                 None => map.next_value::<IgnoredAny>().map(|_| None)?,
                 Some(SettingNames { list: true, pair, .. }) => map.next_value_seed(ListSeed(*pair))?,
-                // As text whatever it looks like, so that `007` stays what it is.
+                // Read as text, so that `007` keeps its zeros.
                 Some(_) => map.next_value::<Option<String>>()?.map(|text| vec![(text, None)]),
             };
             entries.push(ConfigEntry { key: key.value, line, texts });
@@ -88,7 +88,7 @@ impl<'de> Visitor<'de> for ConfigFileVisitor {
     }
 }
 
-/// One text or a list of them; an entry may be a mapping of these two keys.
+/// One text or a list of texts; list entries may be mappings of these two keys.
 struct ListSeed(Option<[&'static str; 2]>);
 
 impl<'de> DeserializeSeed<'de> for ListSeed {
@@ -147,7 +147,7 @@ impl<'de> Visitor<'de> for ListSeed {
     }
 }
 
-/// An entry of a list that may hold mappings.
+/// An entry of such a list.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum ListItem {

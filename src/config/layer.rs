@@ -1,4 +1,4 @@
-//! Layers of settings: flags over environment over file over defaults, each value with its place.
+//! Layers of settings: flags over environment over file over defaults, each value with its origin.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,27 +9,27 @@ use serde_json::Value;
 use super::defaults::{self, DEFAULTS};
 use super::raw_settings::{RawSettings, SETTINGS, SettingNames};
 
-/// Where a value was typed.
+/// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettingOrigin {
-    /// On the command line.
+    /// The command line.
     Flag,
-    /// In the environment.
+    /// The environment.
     Variable,
-    /// In the configuration file, on that line.
+    /// The configuration file, at this line.
     File(Arc<Path>, u64),
-    /// Nowhere.
+    /// A built-in default.
     Default,
 }
 
-/// One text as it was typed; a list has several.
+/// One text as typed; a list has several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SourcedText {
     pub(super) text: String,
     pub(super) origin: SettingOrigin,
 }
 
-/// What was typed for one setting.
+/// A setting's value as typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SettingValue {
     pub(super) texts: Vec<SourcedText>,
@@ -47,14 +47,14 @@ impl SettingValue {
 pub struct SettingsLayer(BTreeMap<&'static str, SettingValue>);
 
 impl SettingsLayer {
-    /// What is built in.
+    /// The built-in defaults.
     pub(super) fn defaults() -> Self {
         let workers = ("workers", &*defaults::workers().to_string());
         let all = DEFAULTS.iter().copied().chain([workers]);
         Self(all.map(|(key, text)| (key, SettingValue::single(text, &SettingOrigin::Default))).collect())
     }
 
-    /// What was typed on the command line.
+    /// The command line's settings.
     pub(super) fn from_flags(typed: &RawSettings) -> Self {
         let Ok(Value::Object(fields)) = serde_json::to_value(typed) else { return Self::default() };
         let given = |value: &Value| {
@@ -70,23 +70,22 @@ impl SettingsLayer {
         Self(SETTINGS.iter().filter_map(|setting| Some((&*setting.key, given(fields.get(&setting.key)?)?))).collect())
     }
 
-    /// Sets one key of this layer.
     pub(super) fn set(&mut self, setting: &'static SettingNames, given: SettingValue) {
         self.0.insert(&setting.key, given);
     }
 
-    /// This layer on top of another: whole values, so that a list replaces a list.
+    /// Merges this layer over another. Values are replaced as a whole, so a list replaces a list.
     pub(super) fn layered_over(self, mut under: Self) -> Self {
         under.0.extend(self.0);
         under
     }
 
-    /// What was typed for `key`.
+    /// The value of `key`.
     pub(super) fn value(&self, key: &str) -> Option<&SettingValue> {
         self.0.get(key)
     }
 
-    /// Where the value of `key` was typed.
+    /// The origin of the value of `key`.
     pub(super) fn origin(&self, key: &str) -> SettingOrigin {
         self.value(key).map_or(SettingOrigin::Default, |given| given.origin.clone())
     }

@@ -1,15 +1,15 @@
-//! What the program may believe.
+//! The configuration: settings, their layers, and their parsing.
 //!
-//! [`Typed`] is the one list of settings: each is a flag, a key of the YAML configuration file and an environment
-//! variable. Layers of them are merged by overlaying (flag over environment over file over default), every text with
-//! its place, and then *parsed, not validated*: [`ProxyConfig`] holds addresses, times and rules within their bounds,
-//! and nothing downstream checks them again. What cannot be believed is an error that names the thing, its place and
-//! what to type instead.
+//! [`RawSettings`] is the single list of settings: each is a flag, a key of the YAML configuration file, and an
+//! environment variable. The layers are merged (flag over environment over file over default), and each value keeps its
+//! origin. Then every value is parsed once: [`ProxyConfig`] holds addresses, times and rules within their bounds, and
+//! no other code checks them again. An invalid value is an error that names the setting, its origin, and the expected
+//! value.
 //!
-//! Where telemetry goes is told by OpenTelemetry's own environment variables: [`otlp`].
+//! OpenTelemetry's own environment variables configure the export: [`otlp`].
 //!
-//! [`Source`] loads all of it, and can load it again; [`ProxyConfig::reload`] says what of a new configuration can be
-//! had without a restart.
+//! [`ConfigSource`] loads everything and can reload it; [`ProxyConfig::reload`] separates the changes that need a
+//! restart.
 
 mod defaults;
 mod dump;

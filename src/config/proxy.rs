@@ -1,4 +1,4 @@
-//! What the program believes: every value in here has been parsed and is within its bounds.
+//! The validated configuration: every value is parsed and within its bounds.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -16,92 +16,93 @@ use crate::measure::time::Gap;
 /// The configuration of a proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyConfig {
-    /// Where clients connect. Loopback unless told otherwise: a sidecar shares its pod's loopback, and nothing should
-    /// be reachable from outside by accident.
+    /// Address for clients. Loopback by default: a sidecar shares its pod's loopback, and nothing should be reachable from
+    /// outside by accident.
     pub listen: SocketAddr,
-    /// Where metrics, health and the live page are. 9464 is the port that OpenTelemetry gives Prometheus exporters.
+    /// Address of metrics, health and the live page. OpenTelemetry assigns port 9464 to Prometheus exporters.
     pub admin: SocketAddr,
-    /// Host names that the admin port answers to beside IP addresses and `localhost`, in lower case, `*` for any run of
-    /// characters. None by default: whoever owns another name could read the port from a browser (DNS rebinding).
+    /// Host names that the admin port accepts besides IP addresses and `localhost`, in lower case; `*` matches any
+    /// characters. None by default: the owner of another name could read the port from a browser (DNS rebinding).
     pub admin_hosts: Vec<String>,
     /// The inference server.
     pub upstream: UpstreamConfig,
     /// TLS to clients; `None` is plain text.
     pub tls: Option<TlsFiles>,
-    /// Request headers added on the way; none by default, since the proxy is transparent.
+    /// Request headers to add; none by default, because the proxy is transparent.
     pub headers: ForwardingHeaders,
-    /// Whether streams that do not ask for their usage do so all the same, which the client does not see. Off, because it
-    /// changes a request's bytes.
+    /// Whether the proxy requests the usage of streams whose clients do not, and strips it from their responses. Off,
+    /// because it changes a request's bytes.
     pub ask_usage: bool,
-    /// Threads that forward, 1 to 64. The machine's cores by default, 4 at most: one thread carries thousands of
-    /// streams, and a sidecar leaves the machine to the server.
+    /// Forwarding threads, 1 to 64. Default: the machine's cores, at most 4. One thread carries thousands of streams,
+    /// and a sidecar leaves the machine to the server.
     pub workers: usize,
-    /// What bounds memory and patience.
+    /// Memory limits and timeouts.
     pub limits: Limits,
-    /// How long open streams may go on when the process is told to stop. 10 minutes: a long answer of a slow model.
+    /// Time for open streams to end after a stop request. 10 minutes: a long answer of a slow model.
     pub drain: Gap,
-    /// The dialects of paths that do not tell them by their end; none by default.
+    /// Dialects of paths whose end does not identify them; none by default.
     pub routes: Routes,
-    /// Objectives that requests are judged by; none by default.
+    /// SLOs for all requests; none by default.
     pub slos: Arc<Slos>,
-    /// The gap between two tokens that counts as a stall. 1 second: a reader notices.
+    /// Gaps from this length on count as stalls. 1 second: a reader notices.
     pub stall: Gap,
-    /// Local tokenizers, for streams whose server gives no count; none by default, since counting costs a core and needs
-    /// the reply's text until its end. The first that fits a model counts.
+    /// Local tokenizers for streams without a token count; none by default, because counting takes a core and keeps the
+    /// response's text until its end. The first one that matches a model applies.
     pub tokenizers: Vec<TokenizerFile>,
-    /// Models told apart in metrics; further ones share one label value. 64: every label value multiplies the series.
+    /// Distinct models in metrics; further ones share one label value. 64: every label value multiplies the series.
     pub max_models: usize,
-    /// `gen_ai.provider.name` of everything exported; by default whose API the dialect is ("openai"), since a proxy
-    /// cannot know who runs the server.
+    /// `gen_ai.provider.name` of all exports. By default the vendor of the dialect's API ("openai"), because a proxy
+    /// cannot know the server's operator.
     pub provider: Option<String>,
-    /// Traces kept whatever the sampler says; none by default, so that the sampler alone decides.
+    /// Traces kept in addition to the sampler's; none by default, so that the sampler alone decides.
     pub tail_keep: TailSampling,
-    /// Whether health probes are traced and logged too. Off: a kubelet asks every few seconds, and all answers are alike.
+    /// Whether health probes are traced and logged too. Off: a kubelet probes every few seconds, always alike.
     pub trace_probes: bool,
-    /// What is written of the traffic; nothing by default.
+    /// Capture settings; off by default.
     pub capture: CaptureConfig,
-    /// Whether each request is logged in one line. Off: metrics and traces tell more for less.
+    /// Whether each request is logged in one line. Off: metrics and traces show more at less cost.
     pub access_log: bool,
-    /// How the process logs.
+    /// Logging.
     pub log: LogConfig,
 }
 
-/// What is written of the traffic: its shape, never its text.
+/// Capture settings. A capture holds the shape of the traffic, never its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureConfig {
-    /// Where; `None` writes nothing.
+    /// Target folder; `None` disables the capture.
     pub folder: Option<PathBuf>,
-    /// How long a row may wait to be written. 1 second: what a kill can lose, and enough rows for a frame to pack well.
+    /// Longest wait of a row for its write. 1 second: the loss of a kill, and enough rows for a frame to compress well.
     pub flush: Gap,
-    /// Times are rounded to multiples of this, and prompts to whole blocks. Off: a replay wants them as they were.
+    /// Times are rounded to multiples of this, and prompts to whole blocks. Off: a replay needs exact values.
     pub round: Gap,
-    /// What cuts prompts into tokens; none by default, and then blocks are of bytes.
+    /// Tokenizer for prompt blocks; without one, blocks are counted in bytes.
     pub tokenizer: Option<PathBuf>,
-    /// Length of a block. 512 bytes: some 128 tokens, so that a long prompt's ids stay below a twentieth of it. 16 tokens:
-    /// what a server's prefix cache shares, so that it can be simulated; larger blocks are made of them.
+    /// Block length. 512 bytes: about 128 tokens, so that a long prompt's ids stay below a twentieth of its size. 16
+    /// tokens: the block of a server's prefix cache, so that the cache can be simulated; larger blocks are multiples of
+    /// it.
     pub block: usize,
-    /// The key of ids, instead of the directory's own random one.
+    /// Key file for ids, instead of the directory's own random key.
     pub key: Option<PathBuf>,
-    /// Whether each day has a key of its own. Off: sessions and prefixes live longer than a day.
+    /// Whether each day has its own key. Off: sessions and prefixes live longer than a day.
     pub rotate: bool,
-    /// Where requests name their session. Inferred by default, since nothing standard names it.
+    /// Source of session names. Inferred by default, because no standard defines one.
     pub session: SessionKey,
-    /// Successes before a model's name is written. 1: a name that a server has accepted is the server's.
+    /// Successful requests before a model's name is written. 1: a name that a server has accepted is the server's.
     pub names: usize,
-    /// Bytes of all that is kept. 10 GiB: ten million requests, and no disk is filled by accident.
+    /// Limit on the size of all segments. 10 GiB: ten million requests, and no disk is filled by accident.
     pub keep_bytes: usize,
-    /// Age of what is kept. A week: every kind of day once.
+    /// Limit on the age of segments. One week: every kind of day once.
     pub keep_age: Gap,
 }
 
-/// Where requests name their session.
+/// The source of a request's session name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionKey {
-    /// Nowhere: it is inferred from their messages.
+    /// Inferred from the messages.
     Inferred,
-    /// In a header.
+    /// A header.
     Header(String),
-    /// In a field of the body, as in `metadata.user_id`.
+    /// A field of the body, as in `metadata.user_id`.
     Body(String),
 }
 
@@ -115,12 +116,12 @@ impl fmt::Display for SessionKey {
     }
 }
 
-/// A `tokenizer.json`, and whose tokens it counts.
+/// A `tokenizer.json` and the models it is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenizerFile {
-    /// The model, as requests name it; `*` stands for any run of characters.
+    /// Model name in requests; `*` matches any characters.
     pub model: String,
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
 }
 
@@ -130,29 +131,29 @@ impl fmt::Display for TokenizerFile {
     }
 }
 
-/// The inference server, and how to reach it.
+/// The inference server, and how to connect to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamConfig {
-    /// Whether it speaks TLS.
+    /// Whether the scheme is `https`.
     pub tls: bool,
-    /// Its name or address, an IPv6 address without brackets.
+    /// Name or address, an IPv6 address without brackets.
     pub host: Arc<str>,
-    /// Its port.
+    /// Port number.
     pub port: u16,
-    /// The HTTP version spoken to it. Auto by default: what a client would speak.
+    /// HTTP version of the connections. Auto by default: the version that a client would use.
     pub http: UpstreamHttp,
-    /// Time to connect, TLS included. 5 seconds: a server that is there answers in milliseconds.
+    /// Connection timeout, including TLS. 5 seconds: a server that is up answers in milliseconds.
     pub connect_timeout: Gap,
     /// Certificates to trust instead of the system's, as PEM.
     pub ca: Option<PathBuf>,
-    /// The client certificate shown to it.
+    /// The client certificate.
     pub identity: Option<ClientIdentity>,
-    /// The name its certificate must carry, if that is not `host`.
+    /// Expected name in the server's certificate, if it is not `host`.
     pub server_name: Option<String>,
 }
 
 impl UpstreamConfig {
-    /// Host and port as `Host` and `:authority` write them: IPv6 in brackets, the scheme's own port left out.
+    /// Host and port for `Host` and `:authority`: IPv6 in brackets, without the scheme's default port.
     pub fn authority(&self) -> String {
         let host = match self.host.parse() {
             Ok(IpAddr::V6(address)) => format!("[{address}]"),
@@ -164,7 +165,7 @@ impl UpstreamConfig {
 }
 
 impl fmt::Display for UpstreamConfig {
-    /// The URL.
+    /// The server's URL.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}", if self.tls { "https" } else { "http" }, self.authority())
     }
@@ -185,24 +186,24 @@ pub enum UpstreamHttp {
 /// A client certificate and its private key, as PEM files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientIdentity {
-    /// The certificate and its chain.
+    /// Certificate and chain.
     pub cert: PathBuf,
-    /// The private key.
+    /// Private key.
     pub key: PathBuf,
 }
 
-/// The PEM files of TLS to clients.
+/// PEM files of TLS to clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate and its chain.
+    /// Certificate and chain.
     pub cert: PathBuf,
-    /// The private key.
+    /// Private key.
     pub key: PathBuf,
-    /// Certificate authorities; where given, a client must show a certificate of one of them.
+    /// Certificate authorities; if set, clients must present a certificate from one of them.
     pub client_ca: Option<PathBuf>,
 }
 
-/// Request headers added on the way.
+/// Request headers that the proxy adds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ForwardingHeaders {
     /// `Via`.
@@ -211,40 +212,41 @@ pub struct ForwardingHeaders {
     pub forwarded: bool,
 }
 
-/// What bounds memory and patience.
+/// Memory limits and timeouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Largest head of a request or response, in bytes, 1 KiB to 64 KiB. 64 KiB: the limit should be the server's,
-    /// and no server in use takes more.
+    /// Largest head of a request or response, in bytes, 1 KiB to 64 KiB. 64 KiB: the effective limit should be the
+    /// server's, and no server in use accepts more.
     pub head_bytes: usize,
-    /// Time for a client to send a whole request head. 30 seconds: the slowest honest network, and no more.
+    /// Time for a client to send a complete request head. 30 seconds: enough for the slowest network of an honest
+    /// client.
     pub head_timeout: Gap,
-    /// Time that a kept connection may stay unused. 10 minutes: longer than any client's pool keeps one, so that the
-    /// client closes it and never sends into a connection that we are closing.
+    /// Idle timeout of a client connection. 10 minutes: longer than any client's pool, so that the client closes first
+    /// and never sends into a connection that the proxy is closing.
     pub idle_timeout: Gap,
-    /// Requests in flight; further ones are answered 503. 10,000: some 200 MiB at 20 KiB each.
+    /// Requests in flight; further ones get a 503. 10,000: about 200 MiB at 20 KiB each.
     pub streams: usize,
-    /// Client connections; further ones wait to be accepted. 20,000: as many idle ones as streams.
+    /// Client connections; further ones wait to be accepted. 20,000: as many idle connections as streams.
     pub connections: usize,
 }
 
-/// Traces kept whatever the sampler says.
+/// Traces kept in addition to the sampler's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TailSampling {
-    /// Those of requests that failed.
+    /// Keep failed requests.
     pub failed: bool,
-    /// Those of requests that missed an SLO.
+    /// Keep requests that missed an SLO.
     pub slo: bool,
-    /// Those of requests that took at least this long.
+    /// Keep requests that took at least this long.
     pub slow: Option<Gap>,
 }
 
-/// How the process logs.
+/// Logging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogConfig {
-    /// How a line is written. Text by default, for people.
+    /// Line format. Text by default, for people.
     pub format: LogFormat,
-    /// The least important level that is written. Info by default: starts, stops and what needs attention.
+    /// Least severe level that is logged. Info by default: starts, stops, and problems that need attention.
     pub level: LogLevel,
 }
 

@@ -1,8 +1,8 @@
-//! What may be typed: the one list of settings.
+//! The raw settings: the single list of everything that can be configured.
 //!
-//! A field is a flag (`--upstream-http`), a key of the configuration file (`upstream_http`) and an environment variable
-//! (`STREAMGAUGE_UPSTREAM_HTTP`); its comment is the flag's help and the key's description in the JSON Schema. Nothing
-//! is judged here: every layer is text until [`believe`](super::believe) reads it.
+//! A field is a flag (`--upstream-http`), a key of the configuration file (`upstream_http`), and an environment
+//! variable (`STREAMGAUGE_UPSTREAM_HTTP`). Its doc comment is the flag's help text and the key's description in the
+//! JSON Schema. Values stay text in every layer until [`validate`](super::validate) parses them.
 
 use std::sync::LazyLock;
 
@@ -14,7 +14,7 @@ use super::defaults::DEFAULTS;
 use super::proxy::{LogFormat, LogLevel, UpstreamHttp};
 
 /// Settings of `streamgauge proxy`.
-// It has no `Debug`: until it is believed, a text may hold what must not be shown.
+// No `Debug`: an unparsed text may hold a secret.
 #[derive(Clone, Default, Args, Serialize, JsonSchema)]
 #[schemars(title = "Streamgauge configuration", deny_unknown_fields)]
 pub struct RawSettings {
@@ -206,22 +206,22 @@ pub struct RawSettings {
 /// The names of one setting.
 #[derive(Debug)]
 pub(super) struct SettingNames {
-    /// As a key of the file.
+    /// Key in the file.
     pub(super) key: String,
-    /// As a flag, with its dashes.
+    /// Flag, with its dashes.
     pub(super) flag: String,
-    /// As an environment variable.
+    /// Environment variable.
     pub(super) variable: String,
-    /// It takes several values.
+    /// It accepts several values.
     pub(super) list: bool,
-    /// Where a value may be a mapping: the two keys of that. Such a value is the text `first=second`.
+    /// The two keys of a value that may be a mapping. Such a value equals the text `first=second`.
     pub(super) pair: Option<[&'static str; 2]>,
 }
 
 /// Settings whose values may be mappings.
 const PAIR_SETTINGS: [(&str, [&str; 2]); 1] = [("routes", ["path", "dialect"])];
 
-/// The names of every setting, in the order of [`Typed`].
+/// The names of every setting, in the order of [`RawSettings`].
 pub(super) static SETTINGS: LazyLock<Vec<SettingNames>> = LazyLock::new(|| {
     let command = RawSettings::augment_args(Command::new("proxy"));
     let setting = |arg: &clap::Arg| {
@@ -237,16 +237,16 @@ pub(super) static SETTINGS: LazyLock<Vec<SettingNames>> = LazyLock::new(|| {
     command.get_arguments().map(setting).collect()
 });
 
-/// What the names of our environment variables begin with.
+/// Prefix of the settings' environment variables.
 pub(super) const PREFIX: &str = "STREAMGAUGE_";
 
-/// The setting of that key.
+/// Finds a setting by its key.
 pub(super) fn setting(key: &str) -> Option<&'static SettingNames> {
     SETTINGS.iter().find(|setting| setting.key == key)
 }
 
 impl RawSettings {
-    /// Adds to the help of every setting among the command's arguments what it is by default.
+    /// Appends its default to each setting's help text.
     pub fn add_defaults_to_help(command: Command) -> Command {
         command.mut_args(|arg| {
             let default = DEFAULTS.iter().find(|(key, _)| arg.get_id() == *key);

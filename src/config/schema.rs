@@ -10,7 +10,7 @@ use crate::measure::dialect::TABLE;
 /// The schema: every key with its type, description, bounds and default.
 pub fn schema() -> Value {
     let mut schema = schema_for!(RawSettings).to_value();
-    // The upstream may be named by a flag: no key is required of the file. Lists look otherwise.
+    // A flag may name the upstream, so the file requires no key. Lists have a form of their own.
     if let Some(schema) = schema.as_object_mut() {
         schema.remove("required");
     }
@@ -30,7 +30,7 @@ pub fn schema() -> Value {
     schema
 }
 
-/// `routes`: texts, or mappings of a path and a dialect.
+/// Schema of `routes`: texts, or mappings of a path and a dialect.
 pub(super) fn routes(_: &mut SchemaGenerator) -> Schema {
     let dialects: Vec<&str> = TABLE.iter().map(|dialect| dialect.name).collect();
     let route = json_schema!({

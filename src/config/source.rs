@@ -1,4 +1,4 @@
-//! Where a configuration comes from, so that it can be loaded again.
+//! The sources of a configuration, kept so that it can be reloaded.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -15,9 +15,9 @@ use super::proxy::ProxyConfig;
 use super::raw_settings::{PREFIX, RawSettings};
 use super::validate::validate;
 
-/// The command line, the environment and the configuration file of this process.
+/// The command line, the environment, and the configuration file of this process.
 ///
-/// It has no `Debug`: the environment holds the headers that OTLP authenticates with.
+/// No `Debug`: the environment holds the credentials for OTLP.
 #[derive(Clone)]
 pub struct ConfigSource {
     flags: RawSettings,
@@ -25,27 +25,27 @@ pub struct ConfigSource {
     file: Option<PathBuf>,
 }
 
-/// What a source gave.
+/// A loaded configuration.
 #[derive(Debug)]
 pub struct LoadedConfig {
-    /// What is believed.
+    /// The validated configuration.
     pub config: ProxyConfig,
-    /// Where telemetry goes.
+    /// OTLP export settings.
     pub otlp: OtlpConfig,
-    /// What was typed, and where; for [`ProxyConfig::explain`].
+    /// Raw settings with their origins, for [`ProxyConfig::explain`].
     pub settings: SettingsLayer,
-    /// What was typed in vain, a sentence each.
+    /// Warnings, one sentence each.
     pub warnings: Vec<String>,
 }
 
 impl ConfigSource {
-    /// Flags, `--config` and the process's environment.
+    /// From flags, `--config`, and the process's environment.
     pub fn from_process(flags: RawSettings, file: Option<PathBuf>) -> Self {
         let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
         Self::new(flags, file, std::env::vars_os().map(|(name, value)| (text(name), text(value))))
     }
 
-    /// Flags, `--config` and an environment. Without `--config`, `STREAMGAUGE_CONFIG` names the file.
+    /// From flags, `--config`, and an environment. Without `--config`, `STREAMGAUGE_CONFIG` names the file.
     pub fn new(
         flags: RawSettings,
         file: Option<PathBuf>,
@@ -59,7 +59,7 @@ impl ConfigSource {
         Self { flags, variables, file }
     }
 
-    /// The configuration file, if there is one: when it changes, [`load`](Self::load) gives something new.
+    /// The configuration file, if there is one; a change of it calls for another [`load`](Self::load).
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
@@ -67,14 +67,14 @@ impl ConfigSource {
     /// Reads the file and merges the layers: flag over environment over file over default.
     ///
     /// # Errors
-    /// Everything in it that cannot be believed, and files it names that cannot be read.
+    /// Every invalid setting, and every named file that cannot be read.
     pub fn load(&self) -> Result<LoadedConfig, ConfigError> {
         let file = self.file().map(read).transpose()?.unwrap_or_default();
         let typed = SettingsLayer::from_flags(&self.flags).layered_over(environment::read(&self.variables));
         let settings = typed.layered_over(file).layered_over(SettingsLayer::defaults());
         let mut warnings = environment::warnings(&self.variables);
         let believed = validate(&settings).and_then(|config| open_files(&config, &settings).map(|()| config));
-        // A variable with a slip in its name is often why something is missing.
+        // A misspelled variable is often the cause of a missing setting.
         let config = believed.map_err(|error| error.with_warnings(&warnings))?;
         let lookup = |name: &str| self.variables.iter().find(|(known, _)| known == name).map(|(_, text)| text.clone());
         let (otlp, of_otlp) = OtlpConfig::from_environment(lookup);
@@ -83,7 +83,7 @@ impl ConfigSource {
     }
 }
 
-/// The largest configuration file, in bytes. What is larger is another file, or a device.
+/// Limit on the configuration file, in bytes. A larger one is a wrong file or a device.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 fn read(path: &Path) -> Result<SettingsLayer, ConfigError> {
@@ -102,7 +102,7 @@ fn read(path: &Path) -> Result<SettingsLayer, ConfigError> {
 const FILE_SETTINGS: [&str; 6] =
     ["upstream_ca", "upstream_cert", "upstream_key", "tls_cert", "tls_key", "tls_client_ca"];
 
-/// Files that the configuration names are opened once, so that `--check` finds the one that is missing.
+/// Opens every file that the configuration names, so that `--check` finds missing ones.
 fn open_files(config: &ProxyConfig, settings: &SettingsLayer) -> Result<(), ConfigError> {
     let problem = |(key, value): (&'static str, Value)| {
         let path = value.as_str().filter(|_| FILE_SETTINGS.contains(&key))?;

@@ -1,4 +1,4 @@
-//! The upstream's URL: where the inference server is, and nothing else.
+//! Parses the upstream's URL.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
@@ -19,7 +19,7 @@ const PATH: &str = "expected a URL that ends after the port: clients send the pa
                     untouched";
 
 impl FromStr for ServerAddress {
-    /// What to type instead. The text is not quoted: it may hold credentials.
+    /// The expected form. The error does not quote the text, which may hold credentials.
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -67,7 +67,7 @@ impl FromStr for ServerAddress {
     }
 }
 
-/// Whether a text is a host's name or address.
+/// Whether a text is a host name or an address.
 pub(super) fn is_host(text: &str) -> bool {
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     text.parse::<IpAddr>().is_ok() || (!text.is_empty() && text.bytes().all(is_name))

@@ -1,4 +1,4 @@
-//! From what was typed to what is believed: every text is parsed here, once, with the error that says what to type.
+//! Parses the settings: every text once, with an error that names the expected value.
 
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
@@ -23,7 +23,7 @@ use crate::measure::dialect::{Route, Routes};
 use crate::measure::slo::{Slo, Slos};
 use crate::measure::time::Gap;
 
-/// Believes settings, or says everything that is wrong with them.
+/// Parses all settings, or returns all problems.
 pub(super) fn validate(settings: &SettingsLayer) -> Result<ProxyConfig, ConfigError> {
     let mut reader = SettingsReader { settings, problems: Vec::new() };
     let config = reader.config();
@@ -33,7 +33,7 @@ pub(super) fn validate(settings: &SettingsLayer) -> Result<ProxyConfig, ConfigEr
     }
 }
 
-/// Reads settings by key. What cannot be read is `None`, and a problem.
+/// Reads settings by key. An invalid value becomes `None` and a problem.
 struct SettingsReader<'a> {
     settings: &'a SettingsLayer,
     problems: Vec<ConfigProblem>,
@@ -143,7 +143,7 @@ impl SettingsReader<'_> {
         pair.map(|(cert, key)| TlsFiles { cert, key, client_ca })
     }
 
-    /// A certificate and its key: both or neither.
+    /// Requires both a certificate and its key, or neither.
     fn cert_and_key(&mut self, cert: &'static str, key: &'static str) -> Option<(PathBuf, PathBuf)> {
         match (self.file(cert), self.file(key)) {
             (Some(cert), Some(key)) => return Some((cert, key)),
@@ -268,8 +268,8 @@ impl SettingsReader<'_> {
         })
     }
 
-    /// Without a capture its settings do nothing. As they are by default they may stand there all the same, as in a file
-    /// that explains every setting.
+    /// Rejects capture settings without a capture, because they have no effect. Default values are allowed, as in a
+    /// file that lists every setting.
     fn reject_unused_capture_settings(&mut self, block: usize) {
         let block = ("capture_block", &*block.to_string());
         for key in SETTINGS.iter().map(|setting| &*setting.key).filter(|key| key.starts_with("capture_")) {
@@ -304,7 +304,7 @@ impl SettingsReader<'_> {
     }
 }
 
-/// How single values are read.
+/// Readers of single values.
 impl SettingsReader<'_> {
     fn add_problem(&mut self, key: &'static str, message: impl Into<String>) {
         self.problems.push(ConfigProblem::for_setting(key, self.settings.origin(key), message));
@@ -314,7 +314,7 @@ impl SettingsReader<'_> {
         self.settings.value(key).map(|given| given.texts.clone()).unwrap_or_default()
     }
 
-    /// What `parse` makes of one text of `key`, whose error says all.
+    /// Parses one text of `key`; the parser's error is the whole message.
     fn parse<T, E: Display>(
         &mut self,
         key: &'static str,
@@ -329,7 +329,7 @@ impl SettingsReader<'_> {
             .ok()
     }
 
-    /// What `parse` makes of the value of `key`, if it has one.
+    /// Parses the value of `key`, if it is set.
     fn value<T>(&mut self, key: &'static str, expected: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         let text = self.texts(key).pop()?;
         self.parse(key, &text, |text| parse(text).ok_or_else(|| expected_but_found(expected, text)))
@@ -341,7 +341,7 @@ impl SettingsReader<'_> {
         self.value(key, &expected, |text| text.parse().ok().filter(|number| bounds.contains(number)))
     }
 
-    /// A count of bytes, with a unit or without one.
+    /// Bytes, with or without a unit.
     fn bytes(&mut self, key: &'static str) -> Option<usize> {
         let (_, bounds) = BOUNDS.iter().find(|(bounded, _)| *bounded == key)?;
         let expected = format!("expected bytes from {} to {}, as in 64K or 10G", bounds.start(), bounds.end());
@@ -363,12 +363,12 @@ impl SettingsReader<'_> {
 
     fn file(&mut self, key: &'static str) -> Option<PathBuf> {
         let text = self.texts(key).pop()?;
-        // Not quoted: what stands here instead of a path may be the private key itself.
+        // Not quoted: the text may be the private key itself instead of its path.
         let is_path = |text: &str| !text.is_empty() && !text.contains("-----BEGIN") && !text.contains('\n');
         self.parse(key, &text, |text| if is_path(text) { Ok(text.into()) } else { Err(EXPECTED_PEM_FILE) })
     }
 
-    /// A list of words, in one text with commas or in several.
+    /// A list of words, in one text with commas or in several texts.
     fn word_list<T: Default>(
         &mut self,
         key: &'static str,
@@ -390,7 +390,7 @@ impl SettingsReader<'_> {
     }
 }
 
-/// `65536`, `64K`, `64KiB`; with a `B` alone the unit is a power of 1,000 (`10GB`).
+/// `65536`, `64K`, `64KiB`; with `B` alone the unit is a power of 1,000 (`10GB`).
 fn bytes(text: &str) -> Option<usize> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -404,7 +404,7 @@ fn bytes(text: &str) -> Option<usize> {
     number.parse::<usize>().ok()?.checked_mul(scale)
 }
 
-/// Whether a connection to `upstream` would come back to `own`.
+/// Whether a connection to `upstream` would return to `own`.
 fn loops_back(upstream: &UpstreamConfig, own: SocketAddr) -> bool {
     let here = own.ip().is_unspecified() || own.ip().is_loopback();
     let same_host = match upstream.host.parse::<IpAddr>() {

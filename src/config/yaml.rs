@@ -1,16 +1,16 @@
-//! What is wrong with a YAML file, with its line: for the configuration and for a sweep's matrix.
+//! YAML errors with line numbers, for the configuration and for a sweep's matrix.
 
 use serde::de::DeserializeOwned;
 use serde_saphyr::Error;
 
-/// What is a list or a mapping where a text should be. An SLO without quotes is a mapping to YAML.
+/// The error for a list or mapping in place of a text. YAML parses an unquoted SLO as a mapping.
 pub(super) const ONE_VALUE: &str =
     "expected one value, found a list or a mapping; a text with a colon and a space in it needs quotes";
 
-/// Reads `text`; where it is YAML of something else, it is said that `expected` was.
+/// Parses `text`. If the YAML has another form, the error states that `expected` was required.
 ///
 /// # Errors
-/// The first thing that is wrong, with its line. The text is not quoted: a wrong file may hold anything.
+/// The first problem, with its line. The text is not quoted, because a wrong file may hold anything.
 pub(crate) fn read<T: DeserializeOwned>(text: &str, expected: &str) -> Result<T, (u64, String)> {
     let options = serde_saphyr::options! { with_snippet: false };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| {

@@ -1,4 +1,4 @@
-//! Where one signal is sent.
+//! The endpoint of one signal.
 
 use std::fmt;
 
@@ -7,13 +7,13 @@ use crate::config::upstream::ServerAddress;
 /// A collector's address.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Whether it speaks TLS.
+    /// Whether the scheme is `https`.
     pub tls: bool,
-    /// Its name or address, an IPv6 address without brackets.
+    /// Name or address, an IPv6 address without brackets.
     pub host: String,
-    /// Its port.
+    /// Port number.
     pub port: u16,
-    /// Path and query of a request over HTTP; gRPC has paths of its own. May hold a token.
+    /// Path and query of HTTP requests; gRPC defines its own paths. May hold a token.
     pub target: String,
 }
 
@@ -25,9 +25,9 @@ impl Endpoint {
         format!("{scheme}://{host}:{}", self.port)
     }
 
-    /// The endpoint of a URL. The error does not quote it, for it may hold a token.
+    /// Parses a URL. The error does not quote it, because it may hold a token.
     ///
-    /// `path` is appended to the URL's own, for the base that all signals share. A URL without a path has `/`.
+    /// `path` is appended to the URL's own path, for the base URL that all signals share. A URL without a path has `/`.
     pub(super) fn parse(text: &str, path: Option<&str>) -> Result<Self, String> {
         let shape = || "expected http://host[:port][/path] or https://host[:port][/path]".to_owned();
         let (scheme, rest) = text.split_once("://").ok_or_else(shape)?;
@@ -61,7 +61,7 @@ impl Endpoint {
 }
 
 impl fmt::Display for Endpoint {
-    /// The URL without its query.
+    /// Omits the query, which may hold a token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.target.split('?').next().unwrap_or_default();
         write!(f, "{}://{}{path}", if self.tls { "https" } else { "http" }, self.authority())

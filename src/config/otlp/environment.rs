@@ -1,13 +1,13 @@
-//! Reading OpenTelemetry's environment variables by its rules: an empty variable is not set; names of values are
-//! compared without case; what cannot be understood is warned of and then treated as not set.
+//! Reads OpenTelemetry's environment variables by its rules: an empty variable is unset; enum values are
+//! case-insensitive; an invalid value causes a warning and counts as unset.
 
 use crate::config::error::{expected_but_found, expected_one_of};
 use crate::measure::time::Gap;
 
-/// "No limit", where a timeout of 0 asks for it: the longest that the specification suggests.
+/// A timeout of 0 means no limit; this is the longest one that the specification suggests.
 const NO_LIMIT: Gap = Gap::from_millis(i32::MAX as u64);
 
-/// The environment, and what was wrong with it.
+/// The environment, and the warnings about it.
 pub(super) struct OtelEnvironment<'a> {
     lookup: &'a dyn Fn(&str) -> Option<String>,
     pub(super) warnings: Vec<String>,
@@ -18,20 +18,20 @@ impl<'a> OtelEnvironment<'a> {
         Self { lookup, warnings: Vec::new() }
     }
 
-    /// Warns once, however many signals read the same variable.
+    /// Adds a warning once, even if several signals read the same variable.
     pub(super) fn warn(&mut self, warning: String) {
         if !self.warnings.contains(&warning) {
             self.warnings.push(warning);
         }
     }
 
-    /// The value of a variable that is set.
+    /// A variable's value, if it is set.
     pub(super) fn text(&self, name: &str) -> Option<String> {
         (self.lookup)(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty())
     }
 
-    /// The first of `names` that is set and that `parse` understands; `parse` says what is wrong in words that end
-    /// a sentence begun with the name.
+    /// The first variable of `names` that is set and valid. The error of `parse` completes a sentence that starts with
+    /// the variable's name.
     pub(super) fn first<T>(
         &mut self,
         names: &[impl AsRef<str>],
@@ -47,12 +47,11 @@ impl<'a> OtelEnvironment<'a> {
         None
     }
 
-    /// One of a few names.
     pub(super) fn one_of<T: Copy>(&mut self, names: &[impl AsRef<str>], known: &[(&str, T)]) -> Option<T> {
         self.first(names, |text| parse_name(text, known))
     }
 
-    /// A whole number from 1.
+    /// An integer from 1.
     pub(super) fn count(&mut self, name: &str) -> Option<usize> {
         self.first(&[name], |text| {
             let count = text.parse::<i32>().ok().and_then(|count| usize::try_from(count).ok());
@@ -65,7 +64,7 @@ impl<'a> OtelEnvironment<'a> {
         self.count(name).map(|millis| Gap::from_millis(millis as u64))
     }
 
-    /// Milliseconds; 0 is no limit.
+    /// Milliseconds; 0 means no limit.
     pub(super) fn timeout(&mut self, names: &[impl AsRef<str>]) -> Option<Gap> {
         self.first(names, |text| match text.parse::<u32>() {
             Ok(0) => Ok(NO_LIMIT),
@@ -74,13 +73,13 @@ impl<'a> OtelEnvironment<'a> {
         })
     }
 
-    /// `true`, or anything else for false.
+    /// True if the value is `true`.
     pub(super) fn switch(&mut self, names: &[impl AsRef<str>]) -> bool {
         self.one_of(names, &[("true", true), ("false", false)]).unwrap_or(false)
     }
 }
 
-/// What a name stands for.
+/// The value of a known name.
 pub(super) fn parse_name<T: Copy>(text: &str, known: &[(&str, T)]) -> Result<T, String> {
     let value = known.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(_, value)| *value);
     value.ok_or_else(|| expected_but_found(&expected_one_of(known.iter().map(|(name, _)| *name)), text))

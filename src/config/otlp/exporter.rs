@@ -1,4 +1,4 @@
-//! The way to a collector, for one signal. Each option may be set for all signals or for the one.
+//! Exporter settings of one signal. Each variable exists for all signals and for each one.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,18 +9,18 @@ use super::key_value::parse_pairs;
 use crate::config::proxy::ClientIdentity;
 use crate::measure::time::Gap;
 
-/// The way to a collector, for one signal.
+/// Exporter settings of one signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExporterConfig {
-    /// The collector.
+    /// The collector's address.
     pub endpoint: Endpoint,
-    /// How it is spoken to.
+    /// Transport and encoding.
     pub protocol: Protocol,
     /// Headers of every request.
     pub headers: ExportHeaders,
-    /// Time for one request. 10 seconds, as specified.
+    /// Timeout of one request. 10 seconds, as specified.
     pub timeout: Gap,
-    /// Whether requests are compressed; not unless asked, as specified.
+    /// Whether requests are compressed. Off by default, as specified.
     pub gzip: bool,
     /// Certificates to trust instead of the system's, as PEM.
     pub ca: Option<PathBuf>,
@@ -28,26 +28,26 @@ pub struct ExporterConfig {
     pub identity: Option<ClientIdentity>,
 }
 
-/// How a collector is spoken to.
+/// OTLP transport and encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// OTLP/gRPC.
     Grpc,
-    /// OTLP/HTTP with protobuf bodies, the default, as specified.
+    /// OTLP/HTTP with protobuf bodies; the default, as specified.
     HttpProtobuf,
 }
 
-/// Headers of export requests. Their values authenticate: `Debug` shows the names only.
+/// Headers of export requests. Their values are credentials: `Debug` prints names only.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ExportHeaders(Vec<(String, String)>);
 
 impl ExportHeaders {
-    /// Headers of these names, in lower case, and values.
+    /// Takes (name, value) pairs, names in lower case.
     pub fn new(headers: Vec<(String, String)>) -> Self {
         Self(headers)
     }
 
-    /// Each header's name, in lower case, and its value.
+    /// Iterates over (name, value), names in lower case.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (&**name, &**value))
     }
@@ -66,7 +66,7 @@ impl fmt::Debug for ExportHeaders {
 const DEFAULT_TIMEOUT: Gap = Gap::from_millis(10_000);
 
 impl ExporterConfig {
-    /// What the environment says of `signal`; `None` where no endpoint is named.
+    /// Reads the settings of `signal`; `None` without an endpoint.
     pub(super) fn for_signal(environment: &mut OtelEnvironment<'_>, signal: &str) -> Option<Self> {
         let names =
             |option: &str| [format!("OTEL_EXPORTER_OTLP_{signal}_{option}"), format!("OTEL_EXPORTER_OTLP_{option}")];
@@ -97,7 +97,7 @@ impl ExporterConfig {
 }
 
 impl fmt::Display for ExporterConfig {
-    /// In a few words; of the headers the names only.
+    /// A short description; prints header names only.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let protocol = PROTOCOLS.iter().find(|(_, known)| *known == self.protocol).map_or("", |(name, _)| name);
         write!(f, "{protocol} to {}", self.endpoint)?;
@@ -120,8 +120,8 @@ fn protocol(environment: &mut OtelEnvironment<'_>, names: &[String]) -> Protocol
     given.unwrap_or(Protocol::HttpProtobuf)
 }
 
-/// Whether OTLP is among a signal's exporters, which a variable lists. Other known ones are not ours to switch:
-/// Prometheus scrapes the admin address whatever stands here.
+/// Whether a signal's exporter list contains OTLP. Other known exporters have no effect: Prometheus can always scrape
+/// the admin address.
 pub(super) fn is_selected(environment: &mut OtelEnvironment<'_>, name: &str) -> bool {
     let Some(list) = environment.text(name) else { return true };
     let (mut otlp, mut known) = (false, false);
@@ -137,7 +137,7 @@ pub(super) fn is_selected(environment: &mut OtelEnvironment<'_>, name: &str) -> 
     otlp || !known
 }
 
-/// gRPC also takes `host:port`, which is TLS unless told otherwise.
+/// gRPC also accepts `host:port`, with TLS unless `plain_text`.
 fn grpc_endpoint(text: &str, plain_text: bool) -> Result<Endpoint, String> {
     let scheme = if plain_text { "http" } else { "https" };
     if text.contains("://") {

@@ -1,6 +1,6 @@
 //! Lists of `key=value`, percent-decoded.
 
-/// The pairs of `key1=value1,key2=value2`; `Err` is the number of the first entry (from 1) that is none.
+/// Parses `key1=value1,key2=value2`. The error is the number of the first invalid entry, from 1.
 pub(super) fn parse_pairs(text: &str) -> Result<Vec<(String, String)>, usize> {
     let entries = text.split(',').enumerate().filter(|(_, entry)| !entry.trim().is_empty());
     let pair = |(at, entry): (usize, &str)| {
@@ -11,7 +11,7 @@ pub(super) fn parse_pairs(text: &str) -> Result<Vec<(String, String)>, usize> {
     entries.map(pair).collect()
 }
 
-/// A text without its percent-encoding; `None` where that is broken.
+/// Decodes percent-encoding; `None` if it is invalid.
 pub fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

@@ -1,10 +1,10 @@
-//! Where telemetry goes, by OpenTelemetry's own environment variables.
+//! OTLP export settings, from OpenTelemetry's own environment variables.
 //!
 //! The rules are those of the specification's *OTLP exporter*, *environment variables* and *common configuration*
-//! pages, with two departures. A signal is on only where an endpoint is named: a sidecar must not dial localhost
-//! unasked. And what cannot be understood is a warning, never an end: telemetry must not keep traffic from flowing.
+//! pages, with two exceptions. A signal is on only if an endpoint is set, because a sidecar must not connect to
+//! localhost by default. An invalid value causes a warning and never an exit, because telemetry must not stop traffic.
 //!
-//! Header values authenticate. They are in [`Headers`] and nowhere else, and nothing prints them.
+//! Header values are credentials. Only [`ExportHeaders`] holds them, and it never prints them.
 
 mod endpoint;
 mod environment;
@@ -22,79 +22,79 @@ pub use self::endpoint::Endpoint;
 pub use self::exporter::{ExportHeaders, ExporterConfig, Protocol};
 pub use self::key_value::percent_decode;
 
-/// What is exported by OTLP, where to and how.
+/// Exported signals and their settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OtlpConfig {
-    /// Metrics, where they are on.
+    /// Metrics, if enabled.
     pub metrics: Option<MetricsConfig>,
-    /// Traces, where they are on.
+    /// Traces, if enabled.
     pub traces: Option<TracesConfig>,
-    /// The variable that turns metrics off, and that of traces, where one does.
+    /// The variable that disables metrics, and the one that disables traces, if set.
     pub disabled_by: [Option<&'static str>; 2],
-    /// Attributes of the resource, `service.name` among them.
+    /// Resource attributes, including `service.name`.
     pub resource: Vec<(String, String)>,
-    /// `gen_ai_latest_experimental`: the newest names of the GenAI conventions instead of the last frozen ones.
+    /// `gen_ai_latest_experimental`: use the latest GenAI conventions instead of the last frozen ones.
     pub latest_gen_ai: bool,
 }
 
-/// How metrics are exported.
+/// Metrics export.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetricsConfig {
-    /// To whom.
+    /// Exporter settings.
     pub exporter: ExporterConfig,
     /// Time between the starts of two exports.
     pub interval: Gap,
-    /// Time for one export, retries included.
+    /// Timeout of one export, including retries.
     pub timeout: Gap,
-    /// Whether values are sums since the start or since the last export.
+    /// Aggregation temporality.
     pub temporality: Temporality,
-    /// The shape of histograms.
+    /// Histogram aggregation.
     pub histograms: HistogramAggregation,
 }
 
-/// How traces are exported.
+/// Traces export.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TracesConfig {
-    /// To whom.
+    /// Exporter settings.
     pub exporter: ExporterConfig,
-    /// Which traces are sampled.
+    /// Head sampling.
     pub sampler: Sampler,
     /// Time between two exports.
     pub schedule_delay: Gap,
-    /// Time for one export, retries included.
+    /// Timeout of one export, including retries.
     pub timeout: Gap,
-    /// Spans that wait to be exported; further ones are dropped and counted.
+    /// Limit on spans that wait for export; further ones are dropped and counted.
     pub max_queue_size: usize,
-    /// Spans in one export, `max_queue_size` at most.
+    /// Spans per export, at most `max_queue_size`.
     pub max_batch_size: usize,
 }
 
-/// Whether counters and histograms are sums since the start or since the last export.
+/// Aggregation temporality.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Temporality {
-    /// Since the start.
+    /// Sums since the start.
     Cumulative,
     /// Counters and histograms since the last export.
     Delta,
-    /// As delta, but observed counters since the start.
+    /// As delta, except for observable counters, which are cumulative.
     LowMemory,
 }
 
-/// The shape of exported histograms.
+/// Histogram aggregation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HistogramAggregation {
-    /// Stated bounds.
+    /// Explicit bucket bounds.
     Explicit,
     /// Base-2 exponential buckets.
     Exponential,
 }
 
-/// Which traces are sampled: `OTEL_TRACES_SAMPLER` with its argument.
+/// Head sampling: `OTEL_TRACES_SAMPLER` with its argument.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampler {
-    /// Whether a sampled or unsampled parent decides, and `ratio` is for traces that begin here.
+    /// Whether a parent's sampling decision applies; `ratio` is then for root spans.
     pub parent_based: bool,
-    /// The share of traces sampled by their id: 0.0 none, 1.0 all.
+    /// Share of traces sampled by trace id: 0.0 none, 1.0 all.
     pub ratio: f64,
 }
 
@@ -105,10 +105,10 @@ impl Default for Sampler {
     }
 }
 
-/// `service.name` unless the environment gives one.
+/// Default of `service.name`.
 const SERVICE_NAME: &str = "streamgauge";
 
-/// The specification's defaults.
+/// Defaults of the specification.
 const METRIC_INTERVAL: Gap = Gap::from_millis(60_000);
 const METRIC_TIMEOUT: Gap = Gap::from_millis(30_000);
 const SCHEDULE_DELAY: Gap = Gap::from_millis(5_000);
@@ -117,7 +117,7 @@ const MAX_QUEUE_SIZE: usize = 2048;
 const MAX_BATCH_SIZE: usize = 512;
 
 impl OtlpConfig {
-    /// What the environment says, and a sentence for everything in it that is not understood.
+    /// Reads the environment. Also returns one warning per invalid variable.
     pub fn from_environment(lookup: impl Fn(&str) -> Option<String>) -> (Self, Vec<String>) {
         let mut environment = OtelEnvironment::new(&lookup);
         let disabled = environment.switch(&["OTEL_SDK_DISABLED"]).then_some("OTEL_SDK_DISABLED");
@@ -131,12 +131,12 @@ impl OtlpConfig {
         (Self { metrics, traces, disabled_by: off, resource, latest_gen_ai }, environment.warnings)
     }
 
-    /// Where telemetry goes, each place once.
+    /// The collectors' origins, without duplicates.
     pub fn collectors(&self) -> String {
         self.exporters().iter().map(|exporter| exporter.endpoint.origin()).collect::<Vec<_>>().join(", ")
     }
 
-    /// An exporter for each collector: of two signals with one collector only the first.
+    /// One exporter per collector: if two signals share a collector, only the first.
     pub fn exporters(&self) -> Vec<&ExporterConfig> {
         let metrics = self.metrics.as_ref().map(|metrics| &metrics.exporter);
         let traces = self.traces.as_ref().map(|traces| &traces.exporter);
@@ -145,7 +145,7 @@ impl OtlpConfig {
         exporters
     }
 
-    /// A line for each signal, for people.
+    /// A readable description, one line per signal.
     pub fn explain(&self) -> String {
         let metrics = self.metrics.as_ref().map(|metrics| (&metrics.exporter, metrics.interval));
         let traces = self.traces.as_ref().map(|traces| (&traces.exporter, traces.schedule_delay));
@@ -207,7 +207,7 @@ fn traces(environment: &mut OtelEnvironment<'_>) -> Option<TracesConfig> {
 }
 
 fn sampler(environment: &mut OtelEnvironment<'_>) -> Sampler {
-    // (parent based, ratio; `None` where the argument says)
+    // (parent based, ratio; `None`: the argument sets it)
     let known = [
         ("always_on", (false, Some(1.0))),
         ("always_off", (false, Some(0.0))),
@@ -226,8 +226,8 @@ fn sampler(environment: &mut OtelEnvironment<'_>) -> Sampler {
     Sampler { parent_based, ratio: ratio.unwrap_or(1.0) }
 }
 
-/// Who we are. `OTEL_SERVICE_NAME` goes before `service.name` in `OTEL_RESOURCE_ATTRIBUTES`; one broken attribute
-/// discards them all, as specified.
+/// The resource attributes. `OTEL_SERVICE_NAME` overrides `service.name` in `OTEL_RESOURCE_ATTRIBUTES`; one invalid
+/// attribute discards them all, as specified.
 fn resource(environment: &mut OtelEnvironment<'_>) -> Vec<(String, String)> {
     let attributes = environment.first(&["OTEL_RESOURCE_ATTRIBUTES"], |text| {
         parse_pairs(text).map_err(|at| format!("its entry {at} is not key=value with percent-encoding"))
