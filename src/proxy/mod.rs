@@ -13,7 +13,7 @@
 //! client disconnects, the task drops everything it owns, including the upstream connection. Each read is forwarded
 //! before it is parsed.
 //!
-//! Both sides of HTTP/1 are our own: hyper preserves the case of header names only if both sides are its own, cannot
+//! Both sides of HTTP/1 are our own: hyper preserves the case of header names only if both sides are its own. It cannot
 //! send interim responses, and its client returns one chunk per poll. HTTP/2 is hyper's on both sides.
 
 mod acceptor;

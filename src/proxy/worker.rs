@@ -1,6 +1,6 @@
 //! A worker: one thread, one runtime, its client connections, and its own upstream connections.
 //!
-//! A request stays on one thread from its first byte to its last, so no token wakes another core, and a worker's state
+//! A request stays on one thread from its first byte to its last. So no token wakes another core, and a worker's state
 //! needs no locks. The acceptor gives each new connection to the worker with the fewest.
 //!
 //! # No timers

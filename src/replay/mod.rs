@@ -4,7 +4,7 @@
 //! [`schedule`] computes its send time from the trace and the plan alone. [`prompt_text`](crate::trace::prompt_text)
 //! makes its prompt from block ids, with words from [`vocabulary`](crate::trace::vocabulary) that a tokenizer or the
 //! server's [`tokenize`] reports as one token each. [`request_template`] puts the prompt into a dialect's request.
-//! `feeder` encodes it ahead of time, `worker` assigns a connection, `paced_writer` writes it when it is due, and
+//! `feeder` encodes it ahead of time, `worker` assigns a connection, and `paced_writer` writes it when it is due.
 //! `exchange` reads the response under the proxy's own [`StreamObserver`](crate::measure::observer::StreamObserver).
 //! [`summary`] and [`output`] keep the result.
 //!

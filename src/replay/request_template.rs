@@ -1,7 +1,7 @@
 //! Request templates: a row as a request of each dialect. Pure.
 //!
-//! A request carries every property of the row that its dialect supports: model, streaming, lengths, the sampling
-//! parameters that change the cost, one tool if tools were offered, one schema if the output was structured, and
+//! A request carries every property of the row that its dialect supports: model, streaming, lengths, and the sampling
+//! parameters that change the cost. It has one tool if tools were offered, one schema if the output was structured, and
 //! synthesized images and audio. It asks for an exact output length where the dialect's servers support that
 //! (`ignore_eos`, a minimum number of tokens). Rows with a schema are exempt, because their output ends with the
 //! schema.

@@ -1,6 +1,6 @@
 //! Calibrates prompt lengths against the server of each model. Two requests with known words show the tokens per word
-//! and the overhead per prompt. If a word is not one token, a third request measures the overhead at a larger length,
-//! and a few prompts of planned lengths show the remaining error.
+//! and the overhead per prompt. If a word is not one token, a third request measures the overhead at a larger length. A
+//! few prompts of planned lengths then show the remaining error.
 
 use serde::Serialize;
 

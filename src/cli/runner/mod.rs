@@ -266,7 +266,7 @@ fn write_result(
     Ok(RunnerOutcome { run, report, ended, invalid })
 }
 
-/// The reason if no request succeeded and the user did not stop the run.
+/// The reason if every request failed; client aborts and stopped requests do not count.
 fn no_success_reason(summary: &ReplaySummary) -> Option<String> {
     let of = |outcome: Outcome| summary.outcomes.get(outcome.name()).copied().unwrap_or(0);
     let cut = summary.errors.get(FailureReason::Stopped.name()).copied().unwrap_or(0);

@@ -62,7 +62,7 @@ impl RunReportBuilder {
             kept.rows += 1;
             let at = row.planned.unwrap_or(row.at);
             let finished = row.finish.is_some();
-            // The gaps were packed by this process and the limit on slices is 0, so this cannot fail.
+            // Neither this nor `add` can fail: this process packed the gaps, and the report has no time slices.
             let Ok(request) = RequestView::from_row(row, 0, blocks.as_ref()) else { return };
             kept.answers += u64::from(request.succeeded());
             kept.empty += u64::from(request.succeeded() && !finished && request.has_no_output());

@@ -31,7 +31,7 @@ use crate::net::io::{Arrival, MaybeTlsStream};
 /// Larger buffers are freed once they are empty, so that a long prompt's buffer does not stay with its stream.
 const MAX_IDLE_BUFFER_BYTES: usize = 4 * 1024;
 /// A later reset does not prove that the request was unread: a router or host on the path may have failed. A server
-/// decides to close before it sees the request, so the reset follows within a round trip, a retransmission (200 ms at
+/// decides to close before it sees the request. So the reset follows within a round trip, a retransmission (200 ms at
 /// first) and the server's scheduling.
 const MAX_HANG_UP_RACE: Gap = Gap::from_millis(1_000);
 /// Longest wait for the reset after a FIN: a round trip and one retransmission.

@@ -2,7 +2,7 @@
 //!
 //! # Why a connection rests
 //! Servers close connections without notice: llama-server after every streamed response, uvicorn after five idle
-//! seconds. A request written to a connection whose FIN is on its way is lost, and a retry is unsafe because the server
+//! seconds. A request written to a connection whose FIN is on its way is lost. A retry is unsafe, because the server
 //! may have processed it. Proxies that reuse at once lose one request in ten that way. So a connection rests before
 //! reuse, long enough for a close to show, and is checked again at reuse.
 //!

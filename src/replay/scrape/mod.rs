@@ -2,8 +2,7 @@
 //!
 //! One thread scrapes all servers and shares nothing with the sending threads. Each server has its own task, so a slow
 //! one delays no other; its next scrape is at the next whole second after its response. The first scrape comes before
-//! time zero and the last one after the last response, so that counters can be compared with their values before the
-//! run.
+//! time zero and the last one after the last response. So the run's share of a counter is known.
 //!
 //! Pages are untrusted: each has a timeout of five seconds and a limit of 4 MiB, and only numbers under known names are
 //! kept ([`metric_names`]). A failed scrape becomes a row with its reason and stops nothing.
