@@ -448,14 +448,18 @@ fn floods_of_frames_that_want_an_answer_are_not_kept() {
     for (kind, payload) in
         [(frames::SETTINGS, &b""[..]), (frames::PING, b"12345678"), (frames::SETTINGS, &[0, 4, 0, 0, 255, 255])]
     {
-        let mut attacker = Frames::connect(proxy.addr);
-        attacker.stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
         let flood = frames::frame(kind, 0, 0, payload).repeat(4_000);
-        let before = resident();
-        // It does not read the answers; whoever keeps them for it runs out of memory.
-        let poured = (0..1_000).take_while(|_| attacker.stream.write_all(&flood).is_ok()).count() * flood.len();
-        let held = resident().saturating_sub(before);
-        assert!(held < BOUND / 3, "{held} bytes were held after {poured} of frame {kind}");
+        let held = || {
+            let mut attacker = Frames::connect(proxy.addr);
+            attacker.stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+            let before = resident();
+            // It does not read the answers: a proxy that keeps them for it runs out of memory.
+            let _sent = (0..1_000).take_while(|_| attacker.stream.write_all(&flood).is_ok()).count();
+            resident().saturating_sub(before)
+        };
+        // The memory is the whole process's: another test may have taken some, but not three times in a row.
+        let least = (0..3).map(|_| held()).find(|held| *held < BOUND / 3);
+        assert!(least.is_some(), "each flood of frame {kind} made the proxy hold more than {} bytes", BOUND / 3);
         serves(&proxy);
     }
 }

@@ -9,8 +9,6 @@
 //! word counts as one token, so a prompt sent as token ids has the right number. No chat template is applied; keys and
 //! roles are about as many tokens as the template's marks. Marks count no tokens but change the id of their block. A
 //! prompt with images or audio has blocks but no token count, because only the server knows their tokens.
-//!
-//! It is past 400 lines with its tests: blocks, messages and parts result from one walk and are tested together.
 
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::Arc;

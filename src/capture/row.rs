@@ -4,8 +4,6 @@
 //! that rows share: the zero of their times, the meaning of block ids, and whether turns repeat their history. An
 //! absent field is unknown, never zero. Times are nanoseconds since the trace's time zero; only the header has wall
 //! time.
-//!
-//! It is past 400 lines, because it is one list: every field that a file can have, with its meaning.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,4 @@
 //! Warnings about misleading results. Every warning ends in advice.
-//!
-//! It is past 400 lines, because the condition, the text and the advice of each warning belong together.
 
 use serde::Serialize;
 

@@ -1,7 +1,5 @@
 //! Reads one JSON object per row in one pass, field by field, without a map. Errors name the field and never quote its
 //! value.
-//!
-//! It is past 400 lines, because the kinds of field values stand together, each with its expected form.
 
 use std::cell::Cell;
 use std::fmt;

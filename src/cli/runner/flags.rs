@@ -1,6 +1,4 @@
 //! The flags of every verb that sends load: targets, sending, and judgement of the responses.
-//!
-//! The file is past 400 lines because it is one list: every such flag with its help and its parser.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;

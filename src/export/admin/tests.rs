@@ -1,6 +1,4 @@
 //! The admin port over real sockets, with a client that reads raw bytes.
-//!
-//! It is past 400 lines, because it tests every endpoint of the port on one server with one setup.
 
 use std::io::Read;
 use std::net::SocketAddr;

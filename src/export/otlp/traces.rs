@@ -4,8 +4,6 @@
 //! and `url.full` are absent although the HTTP conventions require them: a path can contain a person's name or a key.
 //! The span's model name is the client's own (the last segment of a path) and unlimited in number, because spans are
 //! not series.
-//!
-//! It is past 400 lines with its tests, because the attributes of a request's two spans are one list.
 
 use std::borrow::Cow;
 

@@ -4,8 +4,6 @@
 //! A folder is read session by session. Each session begins at zero, because sessions have no common clock. The
 //! requests of a subagent form a session of their own. If a subagent's times begin before its own start, they count
 //! from that start.
-//!
-//! It is past 400 lines, because written documents must be readable again: reader and writer share the document types.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fs;
