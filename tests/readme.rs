@@ -170,6 +170,25 @@ fn every_flag_is_in_the_manual_and_no_other_is() {
 }
 
 #[test]
+fn help_prints_every_chapter_and_the_help_of_every_verb() {
+    let overview = shown("streamgauge help", &root());
+    for path in MANUAL {
+        let row = overview.lines().find(|line| line.ends_with(&format!("({path})")));
+        let topic = row.and_then(|row| row.split_whitespace().next()).unwrap_or_else(|| panic!("no topic has {path}"));
+        assert_eq!(shown(&format!("streamgauge help {topic}"), &root()), read(path), "help {topic}");
+    }
+    for verb in ["proxy", "trace", "trace info", "config schema"] {
+        let line = overview.lines().any(|line| line.trim_start().starts_with(verb.split(' ').next().unwrap()));
+        assert!(line, "{verb} is not listed");
+        assert_eq!(shown(&format!("streamgauge help {verb}"), &root()), help(verb), "help {verb}");
+    }
+    let unknown = Command::new(env!("CARGO_BIN_EXE_streamgauge")).args(["help", "metric"]).output().unwrap();
+    let told = String::from_utf8(unknown.stderr).unwrap();
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(unknown.stdout.is_empty() && told.contains("metrics, "), "{told}");
+}
+
+#[test]
 fn the_dialects_are_those_of_the_table() {
     let chapter = read("src/measure/dialect/README.md");
     let rows = chapter.lines().filter_map(|line| line.strip_prefix("| `")?.split('|').next());

@@ -8,6 +8,7 @@ mod demo;
 pub mod inspect;
 mod load;
 pub mod logging;
+mod manual;
 mod proxy;
 mod replay;
 mod report;
@@ -40,6 +41,7 @@ use crate::proxy::StartError;
 /// metrics and OTLP traces.
 #[derive(Parser)]
 #[command(name = "streamgauge", version, propagate_version = true, max_term_width = 110, after_help = EXAMPLES)]
+#[command(disable_help_subcommand = true)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
@@ -85,6 +87,7 @@ enum Verb {
     Sim(Box<sim::Args>),
     Config(config::Args),
     Completions(completions::Args),
+    Help(manual::Args),
 }
 
 /// The exit code for a command line that makes no sense.
@@ -119,6 +122,7 @@ pub fn main() -> ExitCode {
         Verb::Sim(args) => sim::run(*args),
         Verb::Config(args) => config::run(&args),
         Verb::Completions(args) => completions::run(&args),
+        Verb::Help(args) => manual::run(&args),
     };
     done.unwrap_or_else(|error| {
         eprint_line(&format!("error: {error:#}"));

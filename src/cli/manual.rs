@@ -1,0 +1,96 @@
+//! `streamgauge help`: the help of a verb, or a chapter of the manual.
+//!
+//! The chapters are the README files of the repository, so the program and the repository cannot disagree. No topic has
+//! the name of a verb: `help proxy` is the verb's help.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+/// Print the help of a verb, or a chapter of the manual
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  streamgauge help\n  streamgauge help replay\n  streamgauge help metrics | less")]
+pub(super) struct Args {
+    /// A verb with its subcommands, or a topic of the manual [default: list both]
+    topic: Vec<String>,
+}
+
+/// A chapter that `help` prints.
+struct Chapter {
+    topic: &'static str,
+    /// From the root of the repository.
+    path: &'static str,
+    about: &'static str,
+    text: &'static str,
+}
+
+macro_rules! chapter {
+    ($topic:literal, $path:literal, $about:literal) => {
+        Chapter {
+            topic: $topic,
+            path: $path,
+            about: $about,
+            text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/", $path)),
+        }
+    };
+}
+
+const CHAPTERS: [Chapter; 13] = [
+    chapter!("overview", "README.md", "what the program does, costs and does not do"),
+    chapter!("verbs", "src/cli/README.md", "every verb, with real output"),
+    chapter!("deploying", "deploy/README.md", "systemd, compose, Kubernetes, OTLP, sizing, troubleshooting"),
+    chapter!("settings", "src/config/README.md", "file, environment, flags, defaults"),
+    chapter!("metrics", "dashboards/README.md", "every instrument, the board, PromQL"),
+    chapter!("definitions", "src/measure/README.md", "TTFT, ITL, TPOT, goodput; SLOs"),
+    chapter!("dialects", "src/measure/dialect/README.md", "the APIs that are understood"),
+    chapter!("transparency", "src/proxy/README.md", "what the proxy never does; privacy, limits, restarts, errors"),
+    chapter!("capture", "src/capture/README.md", "what a capture holds and what it does not"),
+    chapter!("formats", "src/trace/format/README.md", "the formats of traces that are read and written"),
+    chapter!("benchmarks", "tests/benches/README.md", "cost beside other proxies and load generators"),
+    chapter!("code", "src/README.md", "rooms, arrows, dependencies and their reasons"),
+    chapter!("tests", "tests/README.md", "where a test belongs, and how to run one"),
+];
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &*args.topic {
+        [] => super::print(&overview()),
+        [topic] if let Some(chapter) = CHAPTERS.iter().find(|chapter| chapter.topic == topic) => {
+            super::print(chapter.text)
+        }
+        verb => Ok(verb_help(verb)),
+    }
+}
+
+/// The program's own help, then the topics.
+fn overview() -> String {
+    let mut text = format!("{}\nTopics of the manual (`streamgauge help TOPIC`):\n", super::command().render_help());
+    for Chapter { topic, path, about, .. } in &CHAPTERS {
+        // A string takes every line.
+        _ = writeln!(text, "  {topic:<13} {about} ({path})").is_ok();
+    }
+    text
+}
+
+/// Prints the same as `VERB --help`; an unknown verb is an error with the topics.
+fn verb_help(verb: &[String]) -> ExitCode {
+    let line = ["streamgauge"].into_iter().chain(verb.iter().map(|word| &**word)).chain(["--help"]);
+    let Err(error) = super::command().try_get_matches_from(line) else { return ExitCode::SUCCESS };
+    // A closed pipe leaves no reader.
+    error.print().ok();
+    if error.exit_code() != 0 {
+        let topics: Vec<&str> = CHAPTERS.iter().map(|chapter| chapter.topic).collect();
+        super::eprint_line(&format!("\nTopics of the manual: {}", topics.join(", ")));
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(super::EXIT_USAGE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_topic_hides_a_verb() {
+        let command = super::super::command();
+        let verbs: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+        assert!(CHAPTERS.iter().all(|chapter| !verbs.contains(&chapter.topic)));
+    }
+}
