@@ -30,7 +30,7 @@ const MANUAL: [&str; 13] = [
 ];
 
 /// Flags of other programs in commands of the manual.
-const OF_OTHERS: [&str; 15] = [
+const OF_OTHERS: [&str; 16] = [
     "--bench",
     "--build",
     "--detach",
@@ -46,6 +46,7 @@ const OF_OTHERS: [&str; 15] = [
     "--rounds",
     "--rows",
     "--tag",
+    "--test",
 ];
 
 fn root() -> PathBuf {
@@ -167,6 +168,24 @@ fn every_flag_is_in_the_manual_and_no_other_is() {
     assert_eq!(all.difference(&told).collect::<Vec<_>>(), [""; 0], "not in the manual");
     OF_OTHERS.iter().for_each(|flag| _ = told.remove(*flag));
     assert_eq!(told.difference(&all).collect::<Vec<_>>(), [""; 0], "in the manual and no flags");
+}
+
+#[test]
+fn the_chapter_of_the_code_draws_the_arrows_of_the_library() {
+    let (library, chapter) = (read("src/lib.rs"), read("src/README.md"));
+    let arrows = library.lines().filter_map(|line| line.strip_prefix("//! ")).filter(|line| line.contains(" -> "));
+    let missing: Vec<&str> = arrows.filter(|arrow| !chapter.lines().any(|line| line == *arrow)).collect();
+    assert_eq!(missing, [""; 0], "src/README.md has other arrows than src/lib.rs");
+}
+
+#[test]
+fn every_dependency_has_a_reason() {
+    let (manifest, chapter) = (read("Cargo.toml"), read("src/README.md"));
+    let section = manifest.split("\n[dependencies]\n").nth(1).unwrap().split("\n[").next().unwrap();
+    let names = section.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(" = "));
+    let missing: Vec<&str> =
+        names.map(|(name, _)| name).filter(|name| !chapter.contains(&format!("`{name}`"))).collect();
+    assert_eq!(missing, [""; 0], "not in the tables of src/README.md");
 }
 
 #[test]
