@@ -124,7 +124,7 @@ fn every_figure_is_that_of_the_plan_and_the_records() {
     // Planned in the seconds 0, 1, 1 and 2; the third was sent in the next one.
     let rate = &fidelity["rate"];
     assert_eq!((&rate["planned"], &rate["sent"], &rate["window_s"]), (&json!([1, 2, 1]), &json!([1, 1, 2]), &json!(1)));
-    near(&rate["moved_share"], 0.25);
+    near(&rate["displaced_share"], 0.25);
     near(&rate["planned_per_second"], 3.0 / 2.0);
     near(&rate["sent_per_second"], 3.0 / 2.09);
     assert_eq!((&report["in_flight"]["max"], &report["in_flight"]["mean"]), (&json!(3), &json!(1.5)));
@@ -174,7 +174,7 @@ fn every_format_shows_how_true_a_run_was() {
     let csv = shown(&["--csv"]);
     for line in [
         "fidelity,arrival_error,ms,max,600",
-        "fidelity,rate,1,moved_share,0.25",
+        "fidelity,rate,1,displaced_share,0.25",
         "fidelity,osl,values,compared,3",
         "fidelity,think,ms,achieved avg,510",
         "fidelity,aborts,requests,done,1",

@@ -253,7 +253,7 @@ fn shards_leave_out_together_the_requests_that_one_would() {
         let out = folder.path().join(name);
         load(upstream.addr, &format!("--rate 40 --requests 13 --prompt-overhead 0 --warmup 5req {more}"), &out);
         let summary = told(&out)["summary"].clone();
-        (summary["measured"]["from"].as_u64().unwrap(), summary["outside"].as_u64().unwrap())
+        (summary["measured"]["from"].as_u64().unwrap(), summary["outside_window"].as_u64().unwrap())
     };
     let (one, first, second) =
         (measured("one", ""), measured("first", "--shard 1/2"), measured("second", "--shard 2/2"));

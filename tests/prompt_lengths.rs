@@ -136,7 +136,7 @@ fn where_a_word_is_more_than_a_token_prompts_have_so_many_words_fewer_and_share_
     assert_eq!((shared(&prompts[1], &prompts[2]), shared(&prompts[0], &prompts[3])), (85, 0));
     let tried: Vec<_> = [96, 192, 384, 768].map(|planned| json!({"planned": planned, "counted": planned + 1})).into();
     let expected = json!({
-        "known_by": null, "number": 201, "tokens_each": 1.5, "tried": tried, "mean_absolute_error": 1.0,
+        "source": null, "number": 201, "tokens_per_word": 1.5, "probed": tried, "mean_absolute_error": 1.0,
     });
     assert_eq!((&told["prompt_words"], &told["prompt_overhead"]), (&expected, &ADDED.into()));
     let said = "note: the server counts 1.50 tokens for a word and adds 5 to every prompt: prompts have as many words as \
@@ -158,9 +158,9 @@ fn where_words_differ_prompts_are_as_long_as_planned_on_average_and_the_result_t
     let (_, told) = sent(&server.url(), &out, &lengths, &[]);
     let (words, isl) = (&told["prompt_words"], &told["summary"]["fidelity"]["isl"]);
     // Two more tokens for every word with an `a`, which are some of four.
-    let each = words["tokens_each"].as_f64().unwrap();
+    let each = words["tokens_per_word"].as_f64().unwrap();
     assert!((1.3..1.7).contains(&each), "{words}");
-    let tried = words["tried"].as_array().unwrap();
+    let tried = words["probed"].as_array().unwrap();
     let off = |row: &Value| row["counted"].as_u64().unwrap().abs_diff(row["planned"].as_u64().unwrap()) as f64;
     let mean = tried.iter().map(off).sum::<f64>() / 4.0;
     assert_eq!((tried.len(), words["mean_absolute_error"].as_f64()), (4, Some(mean)));
@@ -217,7 +217,7 @@ fn by_the_tokenize_of_any_server_prompts_are_exact_to_the_token() {
         assert_eq!(told["summary"]["fidelity"]["isl"]["exact_share"], 1.0);
         let number = told["prompt_words"]["number"].as_u64().unwrap();
         let expected = json!({
-            "known_by": "tokenize", "number": number, "tokens_each": 1.0, "tried": [], "mean_absolute_error": null,
+            "source": "tokenize", "number": number, "tokens_per_word": 1.0, "probed": [], "mean_absolute_error": null,
         });
         assert_eq!((&told["prompt_words"], (100..201).contains(&number)), (&expected, true), "{name}");
         let said = format!("the server's /tokenize: {number} of 201 words are one token each; prompts are exact\n");
@@ -281,9 +281,9 @@ fn each_models_server_is_asked_how_it_counts() {
     assert_eq!(other.last(3).iter().map(|prompt| words(prompt).count()).collect::<Vec<_>>(), [150; 3], "300 of 2");
     let told = &told(&out);
     let (words, others) = (&told["prompt_words"], &told["prompt_words"]["other_models"]);
-    assert_eq!((&told["prompt_overhead"], &words["tokens_each"]), (&ADDED.into(), &1.5.into()));
+    assert_eq!((&told["prompt_overhead"], &words["tokens_per_word"]), (&ADDED.into(), &1.5.into()));
     assert_eq!(
-        (&others[0]["model"], &others[0]["prompt_overhead"], &others[0]["tokens_each"]),
+        (&others[0]["model"], &others[0]["prompt_overhead"], &others[0]["tokens_per_word"]),
         (&"n".into(), &2.into(), &2.0.into())
     );
     assert!(done.stderr.contains("m: note: the server counts 1.50 tokens for a word and adds 5 "), "{}", done.stderr);
@@ -298,7 +298,7 @@ fn a_tokenize_that_says_nothing_of_use_changes_nothing_and_holds_nothing_up() {
         let server = Server::start(|text| words(text).count() as u64, tokenize);
         let folder = tempfile::tempdir().unwrap();
         let (done, told) = sent(&server.url(), &folder.path().join("run"), &LENGTHS, &[]);
-        assert_eq!(told["prompt_words"]["known_by"], Value::Null, "{}", done.stderr);
+        assert_eq!(told["prompt_words"]["source"], Value::Null, "{}", done.stderr);
         assert!(!server.asked().is_empty());
         // Each trace has a name of its own.
         let notes: Vec<&str> = done.stderr.lines().filter(|line| !line.contains(" is taken as ")).collect();
@@ -339,8 +339,8 @@ fn words_that_are_too_few_are_told_of_and_counted_by_usage() {
     let (done, told) = sent(&server.url(), &folder.path().join("run"), &[(305, &[])], &[]);
     let said = "note: the server's /tokenize: of 201 short words 1 are one token each, and 16 are needed";
     assert!(done.stderr.contains(said), "{}", done.stderr);
-    assert_eq!((&told["prompt_words"]["known_by"], &told["prompt_words"]["number"]), (&Value::Null, &201.into()));
-    assert!(told["prompt_words"]["tokens_each"].as_f64().unwrap() > 2.9);
+    assert_eq!((&told["prompt_words"]["source"], &told["prompt_words"]["number"]), (&Value::Null, &201.into()));
+    assert!(told["prompt_words"]["tokens_per_word"].as_f64().unwrap() > 2.9);
 }
 
 #[test]
@@ -362,5 +362,5 @@ fn with_an_overhead_that_is_given_the_server_is_asked_nothing() {
     let posted = server.upstream.heads().into_iter().filter(|head| head.starts_with("POST "));
     assert_eq!(posted.count(), 2);
     assert_eq!(server.last(2).iter().map(|prompt| words(prompt).count()).collect::<Vec<_>>(), [15, 25]);
-    assert_eq!((&told["prompt_overhead"], &told["prompt_words"]["tokens_each"]), (&5.into(), &1.0.into()));
+    assert_eq!((&told["prompt_overhead"], &told["prompt_words"]["tokens_per_word"]), (&5.into(), &1.0.into()));
 }

@@ -183,8 +183,8 @@ fn the_503_of_a_server_and_our_own_are_told_apart() {
     assert_eq!((&last["local_reply"], &last["fault"]), (&Value::Bool(false), &"upstream".into()));
     let mut held = proxy.client();
     held.send("GET /hold HTTP/1.1\r\nHost: a\r\n\r\n").has("\r\n\r\n");
-    refused(&proxy.client().send(chat(body)).response(), 503, "ours");
-    until("ours is counted", || responses(&proxy, "_other", "5xx", "proxy", "proxy") == 1.0);
+    refused(&proxy.client().send(chat(body)).response(), 503, "proxy");
+    until("the proxy's own error is counted", || responses(&proxy, "_other", "5xx", "proxy", "proxy") == 1.0);
     assert_eq!(responses(&proxy, "_other", "5xx", "upstream", "upstream"), 1.0);
     let last = proxy.last_request();
     assert_eq!((&last["local_reply"], &last["fault"]), (&Value::Bool(true), &"proxy".into()));
@@ -306,7 +306,7 @@ fn a_request_for_which_there_is_no_descriptor_is_not_blamed_on_the_server() {
     // Of its streams some are refused once all connections to the upstream are taken.
     while others.next().unwrap().kind != frames::HEADERS {}
     let response = client.send(chat("{}")).response();
-    refused(&response, 503, "ours");
+    refused(&response, 503, "proxy");
     let why = response.field("x-streamgauge-error").unwrap();
     assert!(why.contains(&upstream.addr.to_string()) && why.contains("raise the limit on open files"), "{why}");
     drop(others);
@@ -458,7 +458,7 @@ fn streams_beyond_the_limit_are_turned_away_until_one_ends() {
     let (mut one, mut two) = (proxy.client(), proxy.client());
     one.send(chat("{}")).head();
     two.send(chat("{}")).head();
-    refused(&proxy.client().send(chat("{}")).response(), 503, "ours");
+    refused(&proxy.client().send(chat("{}")).response(), 503, "proxy");
     drop(one);
     let mut tries = 0;
     loop {
@@ -484,7 +484,7 @@ fn a_websocket_takes_the_place_of_a_stream() {
     let mut client = proxy.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n").head();
     assert_eq!(client.at_least(5), b"hello");
-    refused(&proxy.client().send(chat("{}")).response(), 503, "ours");
+    refused(&proxy.client().send(chat("{}")).response(), 503, "proxy");
 }
 
 /// A gRPC call to a proxy.
@@ -530,7 +530,7 @@ fn a_grpc_client_gets_refusals_as_grpc_has_them() {
     let proxy = Between::with(upstream.addr, &[("max_streams", "1")]);
     let mut one = proxy.client();
     one.send(chat("{}")).head();
-    refused_call(&call(&proxy), tonic::Code::ResourceExhausted, "ours");
+    refused_call(&call(&proxy), tonic::Code::ResourceExhausted, "proxy");
     // A gRPC-web client speaks HTTP/1.1 and reads the same fields.
     let response = proxy
         .client()

@@ -110,8 +110,8 @@ fn every_request_is_accounted_for_whatever_becomes_of_it() {
     let outcomes: Vec<Outcome> = rows.iter().map(|row| row.outcome.unwrap()).collect();
     use Outcome::*;
     assert_eq!(outcomes, [Failed, Failed, Failed, Truncated, Failed, Failed, Success, Failed]);
-    let troubles: Vec<(&str, u64)> = ended.summary.errors.iter().map(|(name, count)| (*name, *count)).collect();
-    assert_eq!(troubles, [("closed", 2), ("error_event", 1), ("malformed", 1), ("reset", 1), ("timeout", 1)]);
+    let errors: Vec<(&str, u64)> = ended.summary.errors.iter().map(|(name, count)| (*name, *count)).collect();
+    assert_eq!(errors, [("closed", 2), ("error_event", 1), ("malformed", 1), ("reset", 1), ("timeout", 1)]);
     assert_eq!(ended.summary.statuses.get(&503), Some(&1));
     assert_eq!(ended.summary.ttft_from_sent.unwrap().count, 1, "only the success has a TTFT");
     assert_eq!(upstream.heads().len(), 8, "nothing is sent twice");

@@ -138,7 +138,7 @@ fn what_is_lost_of_a_torn_trace_is_told_and_the_rest_is_sent() {
     let done = run(&[&["replay", torn.to_str().unwrap(), "--target", &target], &flags[..]].concat());
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     assert_eq!(serde_json::from_str::<Value>(&done.stdout).unwrap()["sent"], 2);
-    assert!(done.stderr.contains("note: not taken over: its last line is torn (1)\n"), "{}", done.stderr);
+    assert!(done.stderr.contains("note: not converted: its last line is torn (1)\n"), "{}", done.stderr);
 }
 
 #[test]
@@ -363,7 +363,7 @@ fn a_server_that_answers_with_something_else_than_output_makes_a_run_not_valid()
     {
         let done = load(kind, body);
         assert_eq!(done.code, Some(3), "{kind}: {}", done.stderr);
-        assert!(done.stderr.contains("not valid: no answer has any output, of 4; look at"), "{}", done.stderr);
+        assert!(done.stderr.contains("not valid: none of 4 responses contained output; check"), "{}", done.stderr);
     }
     // An answer that nobody counts is one.
     let done =
@@ -459,7 +459,7 @@ fn the_first_requests_of_a_closed_load_can_be_left_out_by_their_number() {
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     let report: Value = serde_json::from_str(&done.stdout).unwrap();
     let all = rows(&out);
-    assert_eq!((&report["summary"]["requests"], &report["summary"]["outside"]), (&7.into(), &5.into()));
+    assert_eq!((&report["summary"]["requests"], &report["summary"]["outside_window"]), (&7.into(), &5.into()));
     assert_eq!(report["summary"]["measured"]["from"], all[5].planned.unwrap(), "it opens with the sixth");
     let read = ended(audited(&["report", out.to_str().unwrap()]));
     assert!(
@@ -636,7 +636,7 @@ fn before_a_run_this_machine_is_tried_at_its_rate_and_the_result_tells_what_was_
     assert!(done.stderr.contains("audit: 40 requests/s of 5 tokens, "), "{}", done.stderr);
     let audit = &told(&out)["audit"];
     let tried = serde_json::json!({"requests_per_second": 40.0, "events_per_second": 200.0, "streams": 4.0});
-    assert_eq!((&audit["tried"], &audit["planned"], audit["tokens_per_request"].as_u64()), (&tried, &tried, Some(5)));
+    assert_eq!((&audit["probed"], &audit["planned"], audit["tokens_per_request"].as_u64()), (&tried, &tried, Some(5)));
     assert_eq!(audit["beat"], 20_000_000);
     // Two seconds of it, four gaps each; how long they were is the machine's.
     assert_eq!((audit["lag"]["count"].as_u64(), audit["observed"]["count"].as_u64()), (Some(80), Some(320)));
@@ -656,7 +656,7 @@ fn a_plan_of_long_replies_is_tried_with_as_many_streams_open_as_it_has() {
     // A token every 20 ms: ten replies a second of 200 tokens. Twenty of 50 tokens are tried, and so twenty are held.
     let planned = serde_json::json!({"requests_per_second": 10.0, "events_per_second": 2_000.0, "streams": 40.0});
     let tried = serde_json::json!({"requests_per_second": 20.0, "events_per_second": 2_000.0, "streams": 40.0});
-    assert_eq!((&audit["planned"], &audit["tried"]), (&planned, &tried));
+    assert_eq!((&audit["planned"], &audit["probed"]), (&planned, &tried));
     assert!(audit["most_open"].as_u64().unwrap() >= 30, "{audit}");
 }
 

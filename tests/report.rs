@@ -263,7 +263,7 @@ fn warm_up_and_cool_down_of_a_run_are_left_out() {
     let measured = json!({"summary": {"measured": {"from": 900 * MS, "to": 1_900 * MS}}});
     let path = run(&folder.path().join("run"), &four(), 0, &measured);
     let report: Value = serde_json::from_str(&streamgauge(&[&path], &["--json"]).stdout).unwrap();
-    assert_eq!((&report["requests"], &report["sources"][0]["outside"]), (&json!(2), &json!(2)));
+    assert_eq!((&report["requests"], &report["sources"][0]["outside_window"]), (&json!(2), &json!(2)));
     assert_eq!(of(&report, "ttft", "max"), 200.0);
     // The warm-up has figures of its own; the cool-down has none.
     let warm_up = &report["warm_up"];
@@ -302,8 +302,8 @@ fn every_doubt_is_told_and_none_without_reason() {
     let many = steady(10_000);
     assert_eq!(warned(&many, &warm), [""; 0]);
     assert_eq!(warned(&many, &json!({})), ["no_audit", "no_warmup"]);
-    let late = json!({"audit": {"doubts": ["requests would be sent late"]}, "summary": {"measured": {"from": 1}}});
-    assert_eq!(warned(&many, &late), ["machine"]);
+    let late = json!({"audit": {"uncertain": ["requests would be sent late"]}, "summary": {"measured": {"from": 1}}});
+    assert_eq!(warned(&many, &late), ["sender_overloaded"]);
     assert_eq!(warned(&many[..2_000], &warm), ["too_few"]);
     let killed = tempfile::tempdir().unwrap();
     fs::remove_file(run(killed.path(), &many, 0, &warm).join("run.json")).unwrap();
@@ -321,7 +321,7 @@ fn every_doubt_is_told_and_none_without_reason() {
         warned(&rows, &warm)
     };
     assert_eq!(with(&|_, row| row.at += 20 * MS), ["send_lag"]);
-    let held = json!({"audit": {}, "summary": {"measured": {"from": 1}, "held": 9}});
+    let held = json!({"audit": {}, "summary": {"measured": {"from": 1}, "held_back": 9}});
     let late: Vec<TraceEntry> = many.iter().cloned().map(|row| TraceEntry { at: row.at + 20 * MS, ..row }).collect();
     assert_eq!(warned(&late, &held), [""; 0], "--max-in-flight held them back");
     let failing = |at: usize, row: &mut TraceEntry| {
@@ -337,7 +337,7 @@ fn every_doubt_is_told_and_none_without_reason() {
             row.reasoning_tokens = reasoning;
         })
     };
-    assert_eq!(untold(34, None), ["untold_tokens"]);
+    assert_eq!(untold(34, None), ["missing_token_counts"]);
     assert_eq!(untold(12, None), [""; 0], "the end of a reply is a token without an event");
     assert_eq!(untold(34, Some(23)), [""; 0], "reasoning may be hidden");
     assert_eq!(
@@ -357,7 +357,10 @@ fn every_doubt_is_told_and_none_without_reason() {
         row.dialect = Some("openai.embeddings".to_owned());
     };
     assert_eq!(with(&of_embeddings), [""; 0]);
-    assert_eq!(with(&|_, row| (row.prompt.tokens, row.prompt.cached) = (Some(100), Some(30))), ["known_before"]);
+    assert_eq!(
+        with(&|_, row| (row.prompt.tokens, row.prompt.cached) = (Some(100), Some(30))),
+        ["warmup_in_prior_cache"]
+    );
     assert_eq!(with(&|_, row| (row.prompt.tokens, row.prompt.cached) = (Some(100), Some(20))), [""; 0], "a template");
     let known = |told: Value| {
         let mut rows = many.clone();
@@ -367,9 +370,9 @@ fn every_doubt_is_told_and_none_without_reason() {
         warned(&rows, &all)
     };
     assert_eq!(known(json!({"warm_prefixes": true})), [""; 0], "it was sent before, on purpose");
-    let turns = json!({"summary": {"measured": {"from": 1}, "later_turns": {"real": 9, "made": 0}}});
+    let turns = json!({"summary": {"measured": {"from": 1}, "later_turns": {"verbatim": 9, "synthesized": 0}}});
     assert_eq!(known(turns), [""; 0], "answers come back in later turns");
-    assert_eq!(known(json!({"stopped": true})), ["stopped", "known_before"]);
+    assert_eq!(known(json!({"stopped": true})), ["stopped", "warmup_in_prior_cache"]);
     assert_eq!(with(&|_, row| row.outcome = None)[..1], ["no_outcome"]);
     assert_eq!(with(&|at, row| row.in_flight = Some(at as u32 / 100)), ["saturation"]);
     assert_eq!(with(&|at, row| row.in_flight = Some(at as u32 % 100)), [""; 0], "bursts are no growth");
@@ -398,11 +401,50 @@ fn whether_requests_were_sent_late_does_not_hang_on_the_percentiles_that_are_sho
 #[test]
 fn what_the_runs_say_of_their_requests_is_added_up() {
     let folder = tempfile::tempdir().unwrap();
-    let told = json!({"summary": {"held": 2, "troubles": {"closed": 1, "reset": 1}}});
+    let told = json!({"summary": {"held_back": 2, "errors": {"closed": 1, "reset": 1}}});
     let paths = ["a", "b"].map(|name| run(&folder.path().join(name), &four(), 0, &told));
     let text = streamgauge(&[&paths[0], &paths[1]], &[]).stdout;
     assert!(text.contains("\n             2 closed, 2 reset, 2 answered 500\n"), "{text}");
     assert!(text.contains("\n             4 held back by --max-in-flight; the wait is in their latency\n"), "{text}");
+}
+
+/// Keys of `run.json` as versions before 1.0 wrote them, each with its key of today.
+const KEYS_BEFORE_1_0: [(&str, &str); 7] = [
+    ("began_unix_ns", "started_unix_ns"),
+    ("doubts", "uncertain"),
+    ("outside", "outside_window"),
+    ("held", "held_back"),
+    ("troubles", "errors"),
+    ("real", "verbatim"),
+    ("made", "synthesized"),
+];
+
+#[test]
+fn a_run_json_from_before_1_0_is_reported_with_the_same_figures() {
+    let before = include_str!("data/runs/before-1.0/run.json");
+    let now = KEYS_BEFORE_1_0.iter().fold(before.to_owned(), |text, (old, new)| {
+        let (old, new) = (format!("\"{old}\":"), format!("\"{new}\":"));
+        assert!(text.contains(&old) && !text.contains(&new), "{old}");
+        text.replace(&old, &new)
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let reported = |text: &str| -> Value {
+        let path = run(&folder.path().join("run"), &four(), 0, &serde_json::from_str(text).unwrap());
+        let done = streamgauge(&[&path], &["--json"]);
+        assert_eq!(done.code, Some(0), "{}", done.stderr);
+        serde_json::from_str(&done.stdout).unwrap()
+    };
+    let old = reported(before);
+    assert_eq!(old, reported(&now));
+    let source = &old["sources"][0];
+    assert_eq!((&old["requests"], &source["outside_window"], &source["held_back"]), (&json!(3), &json!(1), &json!(2)));
+    assert_eq!(source["errors"], json!({"closed": 1, "reset": 3}));
+    assert_eq!(source["later_turns"], json!({"verbatim": 9, "synthesized": 1}));
+    let uncertain = [
+        "the rate would be 31.47 requests/s and not 31.42",
+        "TTFT and ITL would be too long by up to 5.85ms in 1 of 100",
+    ];
+    assert_eq!(source["uncertain"], json!(uncertain));
 }
 
 #[test]

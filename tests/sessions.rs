@@ -134,7 +134,7 @@ fn repeats(more: &str) {
     }
     let wanted = [(0, 20), (1, 42 + ROLE), (2, 64), (3, 86)].map(|(turn, tokens)| (turn, vec![tokens; 3]));
     assert_eq!(lengths.into_iter().collect::<Vec<_>>(), wanted);
-    assert_eq!(told(&out)["summary"]["later_turns"], json!({"real": 9, "made": 0}));
+    assert_eq!(told(&out)["summary"]["later_turns"], json!({"verbatim": 9, "synthesized": 0}));
     assert!(done.stdout.contains("9 with the real answers before them, 0 with words instead"), "{}", done.stdout);
 }
 
@@ -167,7 +167,7 @@ fn without_an_answer_the_past_is_words_and_begins_anew() {
     let messages: Vec<usize> =
         bodies.lock().unwrap().iter().map(|body| body["messages"].as_array().unwrap().len()).collect();
     assert_eq!(messages, [1, 3, 1, 3]);
-    assert_eq!(told(&out)["summary"]["later_turns"], json!({"real": 2, "made": 1}));
+    assert_eq!(told(&out)["summary"]["later_turns"], json!({"verbatim": 2, "synthesized": 1}));
     // As long as planned all the same: 64 tokens of words.
     let lengths: Vec<u64> = rows(&out).iter().map(|row| row.prompt.tokens.unwrap()).collect();
     assert_eq!(lengths[2], 64);

@@ -949,7 +949,7 @@ fn ids_that_only_later_rows_have_are_told_of_and_not_dropped_in_silence() {
     let row = |ids: &str| format!("{{\"timestamp\": 0, \"input_length\": 600, \"output_length\": 1{ids}}}\n");
     std::fs::write(&path, row("").repeat(10_000) + &row(", \"hash_ids\": [1, 2]").repeat(3)).unwrap();
     let done = trace(&["info", path.to_str().unwrap()]);
-    let expected = "note: not taken over: hash_ids, of which the first rows have none (3)\n";
+    let expected = "note: not converted: hash_ids, of which the first rows have none (3)\n";
     assert!(said(&done).ends_with(expected), "{}", said(&done));
 }
 

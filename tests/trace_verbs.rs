@@ -355,7 +355,7 @@ fn a_column_without_a_name_is_told_by_its_place() {
     let path = folder.path().join("t.csv");
     fs::write(&path, ",TIMESTAMP,ContextTokens,GeneratedTokens\n0,2023-11-16 18:15:46.6805900,374,44\n").unwrap();
     let told = said(&trace(&["info", path.to_str().unwrap()]));
-    assert!(told.ends_with("note: not taken over: column 1, which has no name (1)\n"), "{told}");
+    assert!(told.ends_with("note: not converted: column 1, which has no name (1)\n"), "{told}");
 }
 
 #[test]
@@ -413,12 +413,12 @@ fn fields_of_our_own_rows_that_nobody_knows_are_told_once_and_the_rows_are_read(
     let path = written(&folder, "t.jsonl", &rows);
     for verb in [&["info", &path][..], &["convert", &path, "--to", "azure"]] {
         let told = said(&trace(verb));
-        let lost: Vec<&str> = told.lines().filter(|line| line.contains("not taken over")).collect();
+        let lost: Vec<&str> = told.lines().filter(|line| line.contains("not converted")).collect();
         let first = ["output (2)", "params.top_p (1)", "prompt.parts.dpi (1)", "speed (1)"];
         let first = first.map(|field| field.replace(" (", ", as far as the first rows have it ("));
-        assert_eq!(lost, [format!("note: not taken over: {}", first.join(", "))]);
+        assert_eq!(lost, [format!("note: not converted: {}", first.join(", "))]);
     }
-    assert!(!said(&trace(&["info", &small(&folder)])).contains("not taken over"));
+    assert!(!said(&trace(&["info", &small(&folder)])).contains("not converted"));
 }
 
 #[test]
@@ -492,7 +492,7 @@ fn a_cut_tells_of_turns_that_hold_only_what_was_added_to_what_it_left_out() {
     let path = written(&folder, "t.jsonl", &[talk("a", [0, 1_000, 4_000]), talk("b", [2_000, 3_000, 5_000])]);
     let cut = |from: &str| trace(&["cut", &path, "--from", from, "--output-format", "streamgauge"]);
     assert_eq!(rows(&cut("2s")).len(), 4);
-    let lost = "not taken over: what was said before the cut in turns that hold only what was added (1)";
+    let lost = "not converted: what was said before the cut in turns that hold only what was added (1)";
     assert!(said(&cut("2s")).contains(lost), "the last turn of a: {}", said(&cut("2s")));
     assert!(!said(&cut("0s")).contains("before the cut"));
 }

@@ -39,7 +39,7 @@ Before it sends, it tries for two seconds what this machine makes of the plan's 
 beat is known, and says which numbers of the run would be wrong, and by how much.
 
 The exit code is 0 done, 1 when --fail-if holds, 2 wrong usage, 3 when the run is not valid: the target could not be \
-reached, nothing was answered or no answer has any output, requests were sent late, the result cannot be written, or \
+reached or returned no response, no response contained output, requests were sent late, the result cannot be written, or \
 --strict and this machine cannot carry the plan.
 
 Examples:

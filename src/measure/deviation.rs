@@ -142,7 +142,7 @@ pub struct RateDeviation {
     pub b: Vec<u64>,
     /// Share of requests that fall into a different window: half the sum of the per-window differences, divided by
     /// the mean number of requests. 0 means equal.
-    pub moved_share: f64,
+    pub displaced_share: f64,
 }
 
 impl RateDeviation {
@@ -157,8 +157,8 @@ impl RateDeviation {
         let count = |windows: &[u64], at: usize| windows.get(at).copied().unwrap_or(0);
         let apart: u64 = (0..a.len().max(b.len())).map(|at| count(&a, at).abs_diff(count(&b, at))).sum();
         let all: u64 = a.iter().chain(&b).sum();
-        let moved_share = if all > 0 { apart as f64 / all as f64 } else { 0.0 };
-        Self { window_s: window as u64, a, b, moved_share }
+        let displaced_share = if all > 0 { apart as f64 / all as f64 } else { 0.0 };
+        Self { window_s: window as u64, a, b, displaced_share }
     }
 }
 
@@ -175,10 +175,10 @@ mod tests {
     #[test]
     fn windows_begin_for_both_at_the_first_arrival_of_either() {
         let moved = RateDeviation::of(&of(&[60_000, 60_500, 61_000]), &of(&[61_200, 61_300, 61_400]));
-        assert_eq!(moved, RateDeviation { window_s: 1, a: vec![2, 1], b: vec![0, 3], moved_share: 4.0 / 6.0 });
+        assert_eq!(moved, RateDeviation { window_s: 1, a: vec![2, 1], b: vec![0, 3], displaced_share: 4.0 / 6.0 });
         // 48 s in 24 windows of 2 s each.
         let long = RateDeviation::of(&of(&[0, 48_000]), &of(&[0, 48_000]));
-        assert_eq!((long.window_s, long.a.len(), long.moved_share), (2, 25, 0.0));
+        assert_eq!((long.window_s, long.a.len(), long.displaced_share), (2, 25, 0.0));
         assert_eq!(RateDeviation::of(&of(&[]), &of(&[])), RateDeviation { window_s: 1, ..RateDeviation::default() });
     }
 

@@ -372,9 +372,11 @@ pub fn tpot(decode: Gap, token_events: u64, tokens: u64, first_event_tokens: Opt
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaterTurns {
     /// Turns with the server's own answers.
-    pub real: u64,
+    #[serde(alias = "real")]
+    pub verbatim: u64,
     /// Turns with filler words, because the answer was missing or too large, or the trace repeats other text.
-    pub made: u64,
+    #[serde(alias = "made")]
+    pub synthesized: u64,
 }
 
 #[cfg(test)]

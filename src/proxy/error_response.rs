@@ -40,7 +40,7 @@ impl fmt::Display for ErrorOrigin {
         f.write_str(match self {
             Self::Downstream => "downstream",
             Self::Upstream => "upstream",
-            Self::Proxy => "ours",
+            Self::Proxy => "proxy",
         })
     }
 }

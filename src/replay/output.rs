@@ -50,11 +50,11 @@ impl RunOutput {
         Self { row_callback: Some(each), ..self }
     }
 
-    pub(super) fn begin(self, began_unix_ns: u64) -> io::Result<RunWriter> {
+    pub(super) fn begin(self, started_unix_ns: u64) -> io::Result<RunWriter> {
         let rows = |(folder, header): (PathBuf, TraceHeader)| {
             let file = File::create(folder.join(RECORDS_FILE))?;
             let source = SOURCE.to_owned();
-            TraceWriter::new(file, &TraceHeader { source, started_unix_ns: Some(began_unix_ns), ..header })
+            TraceWriter::new(file, &TraceHeader { source, started_unix_ns: Some(started_unix_ns), ..header })
         };
         Ok(RunWriter { rows: self.folder.map(rows).transpose()?, row_callback: self.row_callback })
     }

@@ -244,8 +244,8 @@ impl ReplayAccumulator {
             *self.statuses.entry(status).or_default() += 1;
         }
         self.held_back += u64::from(done.held_back);
-        self.later_turns.real += u64::from(done.verbatim_history == Some(true));
-        self.later_turns.made += u64::from(done.verbatim_history == Some(false));
+        self.later_turns.verbatim += u64::from(done.verbatim_history == Some(true));
+        self.later_turns.synthesized += u64::from(done.verbatim_history == Some(false));
         self.first_planned = Some(self.first_planned.map_or(done.planned, |first| first.min(done.planned)));
         self.last_planned = self.last_planned.max(Some(done.planned));
         self.first_sent = Some(self.first_sent.map_or(times.received, |first| first.min(times.received)));

@@ -91,7 +91,7 @@ fn fidelity_rows(text: &mut String, fidelity: &Fidelity) {
         for (stat, value) in [("planned", rate.planned_per_second), ("sent", rate.sent_per_second)] {
             value.into_iter().for_each(|value| line("rate", "1/s", stat, value.to_string()));
         }
-        line("rate", "1", "moved_share", rate.moved_share.to_string());
+        line("rate", "1", "displaced_share", rate.displaced_share.to_string());
     }
     let abort_tokens = aborts.and_then(|aborts| aborts.tokens);
     for (name, of) in [("isl", isl), ("osl", osl), ("abort_tokens", &abort_tokens)] {

@@ -20,7 +20,7 @@
 //! | key | content |
 //! |---|---|
 //! | `definitions` | name of the metric definitions |
-//! | `sources[]` | `path`, `run`, `rows`, `outside` (rows in warm-up and cool-down), `targets`, `closed_loop`, `warmed_up`, `audited`, `doubts`, `not_valid`, `held`, `later_turns` (`real`, `made`: by the origin of the history that they send), `troubles` (incomplete responses by cause), `damage`, `started_unix_ns` |
+//! | `sources[]` | `path`, `run`, `rows`, `outside_window` (rows in warm-up and cool-down), `targets`, `closed_loop`, `warmed_up`, `audited`, `uncertain`, `not_valid`, `held_back`, `later_turns` (`verbatim`, `synthesized`: by the origin of the history that they send), `errors` (incomplete responses by cause), `truncated`, `started_unix_ns` |
 //! | `requests`, `outcomes`, `statuses` | number of requests; by outcome; by HTTP status |
 //! | `seconds` | window of the rates, from the first start to the last end; in a slice, its overlap with that window |
 //! | `throughput` | successes per second: `requests`, `input_tokens`, `output_tokens`, `total_tokens` |
@@ -39,7 +39,7 @@
 //! | key of `fidelity` | content |
 //! |---|---|
 //! | `arrival_error` | sent − planned, as a metric with p50, p90, p99 and p99.9 |
-//! | `rate` | `planned_per_second`, `sent_per_second`; requests per window of `window_s`: `planned[]`, `sent[]`; `moved_share`, the share sent in another window |
+//! | `rate` | `planned_per_second`, `sent_per_second`; requests per window of `window_s`: `planned[]`, `sent[]`; `displaced_share`, the share sent in another window |
 //! | `isl`, `osl` | `compared`, `exact_share`, `mean_error`, `mean_absolute_error`, `ks` (the KS distance) |
 //! | `prefix` | `blocks`, `repeated_blocks`, `offered_share` of the prompt tokens; `cached_tokens`, `cached_share` as the server reports them |
 //! | `think` | `planned`, `achieved`: `count`, `mean_ms`, `p50_ms`, `p90_ms`, `p99_ms`, `max_ms` |

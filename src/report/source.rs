@@ -86,16 +86,19 @@ struct RunFile {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct SelfTestResult {
-    doubts: Vec<String>,
+    #[serde(alias = "doubts")]
+    uncertain: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct RunFileSummary {
     measured: Window,
-    held: u64,
+    #[serde(alias = "held")]
+    held_back: u64,
     later_turns: LaterTurns,
-    troubles: BTreeMap<String, u64>,
+    #[serde(alias = "troubles")]
+    errors: BTreeMap<String, u64>,
 }
 
 /// One source in the report.
@@ -108,7 +111,7 @@ pub struct ReportSource {
     /// Number of rows.
     pub rows: u64,
     /// Rows in warm-up or cool-down, which count nowhere else.
-    pub outside: u64,
+    pub outside_window: u64,
     /// Target URLs of the run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<String>,
@@ -120,20 +123,20 @@ pub struct ReportSource {
     pub audited: bool,
     /// Metrics that the load generator itself would distort.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub doubts: Vec<String>,
+    pub uncertain: Vec<String>,
     /// Reasons why the run is invalid.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_valid: Vec<String>,
     /// Requests delayed because no slot was free.
-    pub held: u64,
+    pub held_back: u64,
     /// Origin of the history in later turns of sessions.
     pub later_turns: LaterTurns,
     /// Incomplete responses by cause, where no status shows it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub troubles: BTreeMap<String, u64>,
+    pub errors: BTreeMap<String, u64>,
     /// Data found to be missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub damage: Vec<String>,
+    pub truncated: Vec<String>,
     /// Wall-clock time of the source's time zero, in nanoseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_unix_ns: Option<u64>,
@@ -196,11 +199,11 @@ impl ReportSource {
             closed_loop: told.closed_loop,
             warmed_up: measured.from > 0,
             audited: told.audit.is_some(),
-            doubts: told.audit.unwrap_or_default().doubts,
+            uncertain: told.audit.unwrap_or_default().uncertain,
             not_valid: if told.valid == Some(false) { told.invalid_because } else { Vec::new() },
-            held: told.summary.held,
+            held_back: told.summary.held_back,
             later_turns: told.summary.later_turns,
-            troubles: told.summary.troubles,
+            errors: told.summary.errors,
             slots: told.slots,
             seed: told.seed,
             arrivals: told.arrivals,
@@ -266,7 +269,7 @@ impl SourceReader {
             self.source.without_run |= !self.source.run && row.planned.is_some();
             let at = row.planned.unwrap_or(row.at);
             let counts = self.measured.has(at);
-            self.source.outside += u64::from(!counts);
+            self.source.outside_window += u64::from(!counts);
             if !counts && at >= self.measured.from {
                 continue;
             }
@@ -291,7 +294,7 @@ impl SourceReader {
             };
             self.source.servers = header.servers.iter().enumerate().map(of).collect();
         }
-        self.source.damage = self.reader.damage().iter().map(ToString::to_string).collect();
+        self.source.truncated = self.reader.damage().iter().map(ToString::to_string).collect();
         Ok(self.source)
     }
 }

@@ -85,7 +85,7 @@ pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
     let whole = &report.whole;
     let mut lines = Vec::new();
     for source in &report.sources {
-        let left_out = match source.outside {
+        let left_out = match source.outside_window {
             0 => String::new(),
             outside => format!(", {} of them in warm-up or cool-down and left out", with_thousands(outside)),
         };
@@ -107,27 +107,30 @@ pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
     lines.push(("requests", count_list(whole.outcomes.iter().map(|(name, count)| ((*name).to_owned(), *count)))));
     let refused = whole.statuses.iter().filter(|(status, _)| **status >= 300);
     let refused = refused.map(|(status, count)| format!("{} answered {status}", with_thousands(*count)));
-    let mut troubles: BTreeMap<&str, u64> = BTreeMap::new();
-    for (name, count) in report.sources.iter().flat_map(|source| &source.troubles) {
-        *troubles.entry(name).or_default() += count;
+    let mut errors: BTreeMap<&str, u64> = BTreeMap::new();
+    for (name, count) in report.sources.iter().flat_map(|source| &source.errors) {
+        *errors.entry(name).or_default() += count;
     }
-    let troubles = troubles.iter().map(|(name, count)| format!("{} {name}", with_thousands(*count)));
-    let refused: Vec<String> = troubles.chain(refused).collect();
+    let errors = errors.iter().map(|(name, count)| format!("{} {name}", with_thousands(*count)));
+    let refused: Vec<String> = errors.chain(refused).collect();
     if !refused.is_empty() {
         lines.push(("", refused.join(", ")));
     }
-    let held: u64 = report.sources.iter().map(|source| source.held).sum();
-    if held > 0 {
-        lines
-            .push(("", format!("{} held back by --max-in-flight; the wait is in their latency", with_thousands(held))));
+    let held_back: u64 = report.sources.iter().map(|source| source.held_back).sum();
+    if held_back > 0 {
+        lines.push((
+            "",
+            format!("{} held back by --max-in-flight; the wait is in their latency", with_thousands(held_back)),
+        ));
     }
     let turns = || report.sources.iter().map(|source| source.later_turns);
-    let (real, made) = (turns().map(|turns| turns.real).sum(), turns().map(|turns| turns.made).sum());
-    if (real, made) != (0, 0) {
+    let verbatim = turns().map(|turns| turns.verbatim).sum();
+    let synthesized = turns().map(|turns| turns.synthesized).sum();
+    if (verbatim, synthesized) != (0, 0) {
         let told = format!(
             "{} with the real answers before them, {} with words instead",
-            with_thousands(real),
-            with_thousands(made)
+            with_thousands(verbatim),
+            with_thousands(synthesized)
         );
         lines.push(("later turns", told));
     }

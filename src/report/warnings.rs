@@ -151,11 +151,11 @@ impl ReportWarning {
             Self::Empty => "empty",
             Self::NotValid { .. } => "not_valid",
             Self::NoAudit => "no_audit",
-            Self::SenderOverloaded(_) => "machine",
+            Self::SenderOverloaded(_) => "sender_overloaded",
             Self::Stopped(_) => "stopped",
             Self::WithoutRun(_) => "without_run",
-            Self::Truncated(_) => "damage",
-            Self::NoSharedClock => "no_clock",
+            Self::Truncated(_) => "truncated",
+            Self::NoSharedClock => "no_shared_clock",
             Self::NoOutcome(_) => "no_outcome",
             Self::NoWarmup => "no_warmup",
             Self::ClosedLoop => "closed_loop",
@@ -163,9 +163,9 @@ impl ReportWarning {
             Self::SendLag { .. } => "send_lag",
             Self::SurvivorsOnly { .. } => "survivors_only",
             Self::WithoutOutput { .. } => "no_output",
-            Self::WarmupInPriorCache { .. } => "known_before",
+            Self::WarmupInPriorCache { .. } => "warmup_in_prior_cache",
             Self::MultiTokenChunks { .. } => "multi_token_chunks",
-            Self::MissingTokenCounts(_) => "untold_tokens",
+            Self::MissingTokenCounts(_) => "missing_token_counts",
             Self::Estimated(_) => "estimated_tokens",
             Self::LostGaps(_) => "lost_gaps",
             Self::QueueGrew { .. } => "queue_grew",
@@ -180,12 +180,12 @@ impl ReportWarning {
         match self {
             Self::Empty => "there are no requests".to_owned(),
             Self::NotValid { path, why } => format!("{path} is not valid: {why}"),
-            Self::NoAudit => "the machine that sent was not tried before, so nobody knows what it adds".to_owned(),
-            Self::SenderOverloaded(doubt) => format!("tried before the run, on the machine that sent {doubt}"),
+            Self::NoAudit => "no self-test ran, so the load generator's own share in the figures is unknown".to_owned(),
+            Self::SenderOverloaded(finding) => format!("the pre-run self-test shows that {finding}"),
             Self::Stopped(path) => format!("{path} was stopped before its end"),
             Self::WithoutRun(path) => format!(
-                "{path} has rows of a run and no run.json: nobody knows whether they are all and whether the run was valid, \
-                 and a warm-up is in the figures"
+                "{path}: run.json is missing, so completeness and validity cannot be checked, and the figures include any \
+                 warm-up"
             ),
             Self::Truncated(what) => format!("a part is missing: {what}"),
             Self::NoSharedClock => "not every source tells when it began, so those begin together".to_owned(),
@@ -302,10 +302,10 @@ pub(super) fn collect(
     for source in sources {
         let why = source.not_valid.iter();
         warnings.extend(why.map(|why| ReportWarning::NotValid { path: source.path.clone(), why: why.clone() }));
-        warnings.extend(source.doubts.iter().cloned().map(ReportWarning::SenderOverloaded));
+        warnings.extend(source.uncertain.iter().cloned().map(ReportWarning::SenderOverloaded));
         warnings.extend(source.stopped.then(|| ReportWarning::Stopped(source.path.clone())));
         warnings.extend(source.without_run.then(|| ReportWarning::WithoutRun(source.path.clone())));
-        warnings.extend(source.damage.iter().cloned().map(ReportWarning::Truncated));
+        warnings.extend(source.truncated.iter().cloned().map(ReportWarning::Truncated));
     }
     if sources.len() > 1 && sources.iter().any(|source| source.started_unix_ns.is_none()) {
         warnings.push(ReportWarning::NoSharedClock);
@@ -332,7 +332,7 @@ pub(super) fn collect(
         runs().any(|run| run.closed_loop).then_some(ReportWarning::ClosedLoop),
         too_few(summary, percentiles),
         // Requested slots caused the lag, not the machine.
-        send_lag(figures).filter(|_| !runs().any(|run| run.closed_loop || run.held > 0)),
+        send_lag(figures).filter(|_| !runs().any(|run| run.closed_loop || run.held_back > 0)),
         survivors_only(figures),
         without_output(figures),
         warmup_in_prior_cache(summary, sources, fidelity),

@@ -48,7 +48,7 @@ impl ConversionLosses {
 
     /// A line that lists input fields that a row cannot hold or that could not be read.
     pub fn unconverted_note(&self) -> Option<String> {
-        self.summary("not taken over")
+        self.summary("not converted")
     }
 }
 

@@ -171,7 +171,7 @@ mod tests {
         let of = diff(trace(&rows), trace(&[rows[2], rows[1], rows[0]])).unwrap();
         let same = Deviation { compared: 3, exact_share: 1.0, mean_error: 0.0, mean_absolute_error: 0.0, ks: 0.0 };
         assert_eq!((of.joined, of.input, of.output), (3, Some(same), Some(same)));
-        assert_eq!((of.arrival_error.unwrap().max_ms, of.over_time.moved_share), (0.0, 0.0));
+        assert_eq!((of.arrival_error.unwrap().max_ms, of.over_time.displaced_share), (0.0, 0.0));
     }
 
     #[test]
@@ -192,7 +192,7 @@ mod tests {
             Deviation { compared: 4, exact_share: 0.25, mean_error: -0.75, mean_absolute_error: 0.75, ks: 0.75 };
         assert_eq!((of.input, of.output), (Some(input), Some(output)));
         // The last row of B falls into the second before its counterpart's: one of four requests.
-        assert_eq!(of.over_time, RateDeviation { window_s: 1, a: vec![1; 4], b: vec![1, 1, 2], moved_share: 0.25 });
+        assert_eq!(of.over_time, RateDeviation { window_s: 1, a: vec![1; 4], b: vec![1, 1, 2], displaced_share: 0.25 });
     }
 
     #[test]
@@ -214,7 +214,7 @@ mod tests {
             assert!((of.input.unwrap().ks - 1.0 / 3.0).abs() < 1e-12);
             assert_eq!((of.a.info.requests, of.b.info.requests), (a.len() as u64, b.len() as u64));
             // One of five requests has no counterpart.
-            assert_eq!(of.over_time.moved_share, 0.2);
+            assert_eq!(of.over_time.displaced_share, 0.2);
         }
         let of = diff(trace(&long), trace(&[])).unwrap();
         assert_eq!((of.joined, of.arrival_error, of.input), (0, None, None));
@@ -275,7 +275,7 @@ mod tests {
             let exact = |of: Option<Deviation>| of.map(|of| of.exact_share);
             assert_eq!((exact(of.input), exact(of.output)), (Some(1.0), Some(1.0)));
             assert_eq!(of.arrival_error.unwrap().max_ms, 0.0);
-            assert_eq!(of.over_time.moved_share, 2.0 / 102.0);
+            assert_eq!(of.over_time.displaced_share, 2.0 / 102.0);
         }
     }
 

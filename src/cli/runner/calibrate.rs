@@ -32,7 +32,7 @@ const POLL_INTERVAL: Gap = Gap::from_millis(10);
 #[derive(Debug, Default, Serialize)]
 pub(super) struct PromptCalibration {
     /// Source of the single-token words; `None` if none is available and all words are used.
-    known_by: Option<&'static str>,
+    source: Option<&'static str>,
     /// Number of words in the vocabulary.
     number: usize,
     /// Calibration of the first model's server.
@@ -47,16 +47,16 @@ pub(super) struct PromptCalibration {
 #[derive(Debug, Serialize)]
 struct TokenCalibration {
     /// Mean tokens per word.
-    tokens_each: f64,
+    tokens_per_word: f64,
     /// Probes sent; empty if a word is one token.
-    tried: Vec<CalibrationProbe>,
+    probed: Vec<CalibrationProbe>,
     /// Mean absolute error of the probes, in tokens.
     mean_absolute_error: Option<f64>,
 }
 
 impl Default for TokenCalibration {
     fn default() -> Self {
-        Self { tokens_each: 1.0, tried: Vec::new(), mean_absolute_error: None }
+        Self { tokens_per_word: 1.0, probed: Vec::new(), mean_absolute_error: None }
     }
 }
 
@@ -93,11 +93,8 @@ pub(super) fn without_calibration(
     added: u64,
     content: impl Fn(Vocabulary) -> PromptGenerator,
 ) -> CalibrationResult {
-    let words = PromptCalibration {
-        known_by: chosen.source,
-        number: chosen.words.word_count(),
-        ..PromptCalibration::default()
-    };
+    let words =
+        PromptCalibration { source: chosen.source, number: chosen.words.word_count(), ..PromptCalibration::default() };
     let content = content(chosen.words)
         .with_tokenization(TokenizationModel { template_tokens: added, ..TokenizationModel::default() });
     CalibrationResult { content, prompt_overhead: added, words, notes: chosen.note.into_iter().collect() }
@@ -155,19 +152,19 @@ fn calibrate_model(
         Ok(counts) => counts,
         Err(said) => return Ok((None, counted, Some(said))),
     };
-    counted.tokens_each = counts.tokens_per_word;
+    counted.tokens_per_word = counts.tokens_per_word;
     let added = counts.template_tokens;
     if counts.tokens_per_word == 1.0 {
         let said = format!("the server adds {added} tokens to every prompt; prompts are so much shorter");
         return Ok((Some(counts), counted, Some(said).filter(|_| added > 0)));
     }
     let mut came_out = "how far off they come out is not known: none that was tried had a count".to_owned();
-    counted.tried = probe_lengths(first, &content.clone().with_tokenization(counts), &config)?;
-    let tried = &counted.tried;
-    if let [shortest, .., longest] = &tried[..] {
-        let off: u64 = tried.iter().map(|tried| tried.counted.abs_diff(tried.planned)).sum();
-        let mean = off as f64 / tried.len() as f64;
-        let (number, from, to) = (tried.len(), shortest.planned, longest.planned);
+    counted.probed = probe_lengths(first, &content.clone().with_tokenization(counts), &config)?;
+    let probed = &counted.probed;
+    if let [shortest, .., longest] = &probed[..] {
+        let off: u64 = probed.iter().map(|probe| probe.counted.abs_diff(probe.planned)).sum();
+        let mean = off as f64 / probed.len() as f64;
+        let (number, from, to) = (probed.len(), shortest.planned, longest.planned);
         came_out = format!("{number} that were tried, of {from} to {to} tokens, came out {mean:.1} off on average");
         counted.mean_absolute_error = Some(mean);
     }

@@ -236,7 +236,7 @@ fn write_result(
     }
     let mut run = about;
     let more = json!({
-        "began_unix_ns": ended.started_unix_ns,
+        "started_unix_ns": ended.started_unix_ns,
         "stopped": ended.stopped,
         "sent": ended.sent,
         "real_time": ended.real_time,
@@ -245,10 +245,10 @@ fn write_result(
         "server_metrics": scraped,
         "summary": {
             "measured": figures.measured(),
-            "outside": summary.outside_window,
-            "held": summary.held_back,
+            "outside_window": summary.outside_window,
+            "held_back": summary.held_back,
             "later_turns": summary.later_turns,
-            "troubles": summary.errors,
+            "errors": summary.errors,
         },
     });
     merge_object(&mut run, more);

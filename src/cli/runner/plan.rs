@@ -186,12 +186,12 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result
     match &audit {
         Some(audit) => {
             notes.push(audit.summary_line());
-            notes.extend(audit.doubts.iter().map(|doubt| format!("audit: on this machine {doubt}")));
+            notes.extend(audit.uncertain.iter().map(|finding| format!("audit: on this machine {finding}")));
         }
         None => notes.push("note: no audit: nobody knows what this machine adds to the figures".to_owned()),
     }
-    if let Some(doubt) = audit.iter().flat_map(|audit| &audit.doubts).next().filter(|_| args.strict) {
-        return Err(SetupError::Machine(format!("--strict: on this machine {doubt}")));
+    if let Some(finding) = audit.iter().flat_map(|audit| &audit.uncertain).next().filter(|_| args.strict) {
+        return Err(SetupError::Machine(format!("--strict: on this machine {finding}")));
     }
     let calibrated = match (args.prompt_overhead, own_words) {
         (PromptOverheadArg::Tokens(added), words) => without_calibration(words.unwrap_or_default(), added, content),

@@ -80,8 +80,8 @@ impl RunReportBuilder {
         let kept = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         (kept.empty > 0 && kept.empty == kept.answers).then(|| {
             format!(
-                "no answer has any output, of {}; look at --target and --dialect, and with `streamgauge inspect` at what \
-                 the server sends",
+                "none of {} responses contained output; check --target and --dialect, and inspect a response with \
+                 `streamgauge inspect`",
                 kept.answers
             )
         })
@@ -92,7 +92,7 @@ impl RunReportBuilder {
         let path = folder.map_or_else(|| "this run".to_owned(), |folder| folder.display().to_string());
         let (mut source, _) = ReportSource::from_run_file(path, run).context("a run cannot say what it is")?;
         let mut kept = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
-        (source.rows, source.outside) = (kept.rows, ended.summary.outside_window);
+        (source.rows, source.outside_window) = (kept.rows, ended.summary.outside_window);
         source.started_unix_ns = Some(ended.started_unix_ns);
         let part = source.trace_window;
         let report = Report::of(&mut kept.fold, vec![source], &PERCENTILES);

@@ -66,8 +66,11 @@ pub(super) fn render(diff: &TraceDiff, names: [&str; 2]) -> String {
         );
     }
     let over = &diff.over_time;
-    text +=
-        &format!("rate           {} of requests in another window of {} s\n", percent(over.moved_share), over.window_s);
+    text += &format!(
+        "rate           {} of requests in another window of {} s\n",
+        percent(over.displaced_share),
+        over.window_s
+    );
     for (name, of) in [("input tokens", diff.input), ("output tokens", diff.output)] {
         text += &of.map(|of| format!("{name:<15}{}\n", of)).unwrap_or_default();
     }

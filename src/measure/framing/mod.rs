@@ -8,7 +8,7 @@
 //! * [`NdjsonFramer`]: NDJSON.
 //! * [`JsonArrayFramer`]: the elements of one JSON array that arrives in pieces.
 //! * [`EventStreamFramer`], [`GrpcFramer`]: length-prefixed frames.
-//! * [`coding`]: decodes `Content-Encoding` on the copy, before a framer, and `grpc-encoding` within one.
+//! * [`coding`] decodes `Content-Encoding` on the copy, before a framer, and `grpc-encoding` within one.
 //!
 //! [`Framer`] is one of them, selected by the response's content type.
 //!

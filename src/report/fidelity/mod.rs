@@ -69,7 +69,7 @@ pub struct RateFidelity {
     /// Sent requests per window.
     pub sent: Vec<u64>,
     /// Share of requests that were sent in another window than planned.
-    pub moved_share: f64,
+    pub displaced_share: f64,
 }
 
 /// Shared prompt prefixes.
@@ -197,14 +197,14 @@ impl FidelityAccumulator {
             let span = of.span_s();
             (span > 0.0).then(|| (requests - 1) as f64 / span)
         };
-        let RateDeviation { window_s, a, b, moved_share } = RateDeviation::of(&self.planned, &self.sent);
+        let RateDeviation { window_s, a, b, displaced_share } = RateDeviation::of(&self.planned, &self.sent);
         let rate = RateFidelity {
             planned_per_second: per_second(&self.planned),
             sent_per_second: per_second(&self.sent),
             window_s,
             planned: a,
             sent: b,
-            moved_share,
+            displaced_share,
         };
         let (cached_tokens, of) = self.cached;
         let prefix = self.reuse.caches().first().map(|cache| PrefixFidelity {

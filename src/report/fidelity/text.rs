@@ -63,7 +63,7 @@ fn rates(rate: &RateFidelity) -> String {
         "{} requests/s planned, {} sent; {} of requests in another window of {} s",
         told(rate.planned_per_second),
         told(rate.sent_per_second),
-        percent(rate.moved_share),
+        percent(rate.displaced_share),
         rate.window_s
     )
 }

@@ -53,7 +53,7 @@ pub(super) struct SelfTestFindings {
     /// Load of the plan.
     planned: OfferedLoad,
     /// Load of the self-test.
-    tried: OfferedLoad,
+    probed: OfferedLoad,
     /// Output tokens of a measured request; each is one event.
     tokens_per_request: u64,
     /// Largest number of concurrent streams.
@@ -73,7 +73,7 @@ pub(super) struct SelfTestFindings {
     /// Cores needed for all events of the plan.
     cores: f64,
     /// Figures of the run that would be wrong, and by how much.
-    pub(super) doubts: Vec<String>,
+    pub(super) uncertain: Vec<String>,
 }
 
 /// Runs the self-test for a load.
@@ -122,16 +122,16 @@ pub(super) fn run_self_test(
     let begin = run.begin();
     let (ended, cpu) = serving.measure(begin.after(from), begin.after(to), || run.finish())?;
     let summary = ended.summary;
-    let tried = trial.load();
-    let cpu_per_event = cpu.as_secs() / (tried.events_per_second * (to.as_secs() - from.as_secs()));
+    let probed = trial.load();
+    let cpu_per_event = cpu.as_secs() / (probed.events_per_second * (to.as_secs() - from.as_secs()));
     let cores = cpu_per_event * load.events_per_second;
     let given = thread::available_parallelism().map_or(1, |cores| cores.get()).min(workers);
-    let mut doubts = find_problems(&summary, trial.token_interval, args.max_lag);
-    doubts.extend(overload_warning(&load, cores, given));
-    doubts.extend(contention_warning(ended.core_time));
+    let mut uncertain = find_problems(&summary, trial.token_interval, args.max_lag);
+    uncertain.extend(overload_warning(&load, cores, given));
+    uncertain.extend(contention_warning(ended.core_time));
     Ok(SelfTestFindings {
         planned: load,
-        tried,
+        probed,
         tokens_per_request: trial.tokens,
         most_open: most_open.load(Relaxed),
         sent_rate: summary.sent_rate,
@@ -141,7 +141,7 @@ pub(super) fn run_self_test(
         core_wait: ended.core_time.mean_wait().map(Gap::as_nanos),
         cpu_us_per_event: cpu_per_event * 1e6,
         cores,
-        doubts,
+        uncertain,
     })
 }
 
@@ -201,25 +201,25 @@ fn other_threads_cpu_nanos() -> io::Result<u64> {
 fn find_problems(summary: &ReplaySummary, beat: Gap, max_lag: Gap) -> Vec<String> {
     let gap = Gap::from_nanos;
     let failed = summary.requests - summary.outcomes.get("success").copied().unwrap_or(0);
-    let mut doubts = Vec::new();
+    let mut uncertain = Vec::new();
     if failed > 0 {
-        doubts.push(format!("{failed} of {} requests would fail by this machine's doing", summary.requests));
+        uncertain.push(format!("{failed} of {} requests would fail because of the load generator", summary.requests));
     }
     if let Some(lag) = summary.lag.filter(|lag| lag.p99 > max_lag.as_nanos()) {
-        doubts.push(format!("requests would be sent late, p99 {} (--max-lag {max_lag})", gap(lag.p99)));
+        uncertain.push(format!("requests would be sent late, p99 {} (--max-lag {max_lag})", gap(lag.p99)));
     }
     if let (Some(planned), Some(sent)) = (summary.planned_rate, summary.sent_rate)
         && (sent / planned - 1.0).abs() > MAX_RATE_ERROR
     {
-        doubts.push(format!("the rate would be {sent:.2} requests/s and not {planned:.2}"));
+        uncertain.push(format!("the rate would be {sent:.2} requests/s and not {planned:.2}"));
     }
     if let Some(observed) = summary.itl {
         let off = observed.p99.saturating_sub(beat.as_nanos());
         if off > MAX_INTERVAL_ERROR.as_nanos() {
-            doubts.push(format!("TTFT and ITL would be too long by up to {} in 1 of 100", gap(off)));
+            uncertain.push(format!("the load generator itself would inflate TTFT and ITL by up to {} (p99)", gap(off)));
         }
     }
-    doubts
+    uncertain
 }
 
 /// Warns if the plan's events need more than the sending threads' cores.
@@ -253,7 +253,7 @@ impl SelfTestFindings {
         format!(
             "audit: {:.0} requests/s of {} tokens, {} streams open: send lag {}, gaps of {} seen as {}, {:.0} µs of CPU for \
              each event{}",
-            self.tried.requests_per_second,
+            self.probed.requests_per_second,
             self.tokens_per_request,
             self.most_open,
             spread(self.lag),
@@ -267,14 +267,14 @@ impl SelfTestFindings {
     /// The part of the plan that was not tested, and its consequence.
     fn untested_part(&self) -> Option<String> {
         let of = [
-            (self.tried.requests_per_second, self.planned.requests_per_second, "requests/s"),
-            (self.tried.streams, self.planned.streams, "streams"),
-            (self.tried.events_per_second, self.planned.events_per_second, "events/s"),
+            (self.probed.requests_per_second, self.planned.requests_per_second, "requests/s"),
+            (self.probed.streams, self.planned.streams, "streams"),
+            (self.probed.events_per_second, self.planned.events_per_second, "events/s"),
         ];
         // Tolerance: the self-test rounds to whole tokens and streams.
-        let less = of.iter().filter(|(tried, planned, _)| *tried < planned * 0.9 - 1.0);
+        let less = of.iter().filter(|(probed, planned, _)| *probed < planned * 0.9 - 1.0);
         let less: Vec<String> =
-            less.map(|(tried, planned, what)| format!("{tried:.0} of {planned:.0} {what}")).collect();
+            less.map(|(probed, planned, what)| format!("{probed:.0} of {planned:.0} {what}")).collect();
         let all = format!("; all of it would take {:.0} % of a core", self.cores * 100.0);
         (!less.is_empty()).then(|| format!("; that is {}{all}", less.join(", ")))
     }
@@ -330,14 +330,14 @@ mod tests {
 
     fn found(planned: OfferedLoad, trial: &SelfTestLoad) -> SelfTestFindings {
         let (lag, observed) = (spread(1_000), spread(20_000_000));
-        let (tried, beat) = (trial.load(), trial.token_interval.as_nanos());
+        let (probed, beat) = (trial.load(), trial.token_interval.as_nanos());
         let cores = planned.events_per_second * 5e-6;
         let tokens_per_request = trial.tokens;
-        let (most_open, sent_rate, doubts) = (7, None, Vec::new());
+        let (most_open, sent_rate, uncertain) = (7, None, Vec::new());
         let cpu_us_per_event = 5.0;
         SelfTestFindings {
             planned,
-            tried,
+            probed,
             tokens_per_request,
             most_open,
             sent_rate,
@@ -347,7 +347,7 @@ mod tests {
             core_wait: Some(1_000),
             cpu_us_per_event,
             cores,
-            doubts,
+            uncertain,
         }
     }
 
