@@ -139,9 +139,9 @@ fn the_exit_code_says_whether_levels_were_good_valid_and_reachable() {
 }
 
 #[test]
-fn the_help_says_how_long_a_level_lasts_where_nobody_says() {
+fn the_help_states_the_default_duration_of_a_level() {
     let help = run(&["sweep", "-h"]).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(help.contains("Send for so long at each level [default: 30s, or to the end of --requests"), "{help}");
+    assert!(help.contains("Send for this time at each level [default: 30s, or to the end of --requests"), "{help}");
 }
 
 #[test]

@@ -1,16 +1,32 @@
-//! `streamgauge completions`: what a shell needs to complete a command line.
+//! `streamgauge completions`: completion scripts for shells.
 
 use std::process::ExitCode;
 
 use clap_complete::Shell;
 
+use super::help::VerbHelp;
+
 /// Print a completion script for a shell
+///
+/// The script completes verbs, flags, file names and the values of flags that have a fixed list.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  source <(streamgauge completions bash)")]
 pub(super) struct Args {
-    /// The shell
+    /// The shell that reads the script
     shell: Shell,
 }
+
+pub(super) const HELP: VerbHelp = VerbHelp {
+    flags: &[],
+    examples: &[
+        ("Complete in this bash, until it exits", "source <(streamgauge completions bash)"),
+        (
+            "Install for every fish",
+            "streamgauge completions fish \\
+      > ~/.config/fish/completions/streamgauge.fish",
+        ),
+        ("Write the script of zsh, for a folder in fpath", "streamgauge completions zsh > _streamgauge"),
+    ],
+};
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use serde_json::Value;
 
+use super::help::VerbHelp;
 use super::runner::flags::RunnerArgs;
 use super::runner::{WorkloadSpec, send};
 use super::trace::flags::FormatName;
@@ -24,34 +25,43 @@ use crate::trace::format::TraceFormat;
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
-Send synthetic load, and measure the answers
+Send synthetic load to a server and measure its responses
 
-With --rate the load is open: requests come at the times of their law, whatever the server does. With --concurrency it \
-is closed: a request is sent when one before it has ended, and slows down with the server.
+With --rate or --stages the load is open-loop: the arrival process, not the server, decides when each request is sent. With \
+--concurrency the load is closed-loop: a request is sent when an earlier one ends, so the load slows down with the server.
 
-Texts, results and exit codes are those of `streamgauge replay`.
+Prompt text, results and exit codes are those of `streamgauge replay`.
 
-The lengths of a --mix were measured: chat and code in Azure's LLM inference trace of 2023, long-context in Mooncake's \
-conversations, summarization in RAGPulse's answers from retrieved documents.
+The lengths of --mix were measured in public traces: chat and code in Azure's LLM inference trace of 2023, long-context in \
+Mooncake's conversations, summarization in RAGPulse's answers from retrieved documents.";
 
-Examples:
-  Twenty requests a second for a minute, independent of each other:
-    streamgauge load --target http://127.0.0.1:8000 --rate 20 --duration 1m \\
-      --isl 512 --osl 128
+pub(super) const HELP: VerbHelp = VerbHelp {
+    flags: &["target", "rate", "concurrency", "duration", "isl", "osl", "slo", "out"],
+    examples: &[
+        (
+            "Send 20 independent requests per second for one minute",
+            "streamgauge load --target http://127.0.0.1:8000 --rate 20 --duration 1m \\
+      --isl 512 --osl 128",
+        ),
+        (
+            "Keep 16 requests open, with a shared system prompt of 1,000 tokens",
+            "streamgauge load --target http://127.0.0.1:8000 --concurrency 16 \\
+      --requests 500 --isl normal:1500:200 --osl 200 --shared-prefix 1000",
+        ),
+        (
+            "Rise to 50 requests/s in five minutes, then hold; lengths as in chats",
+            "streamgauge load --target http://127.0.0.1:8000 --mix chat \\
+      --stages 1..50@5m,50@5m",
+        ),
+        (
+            "Start two conversations per second, of about four turns with pauses",
+            "streamgauge load --target http://127.0.0.1:8000 --rate 2 --duration 10m \\
+      --turns normal:4:1 --think lognormal:8s:4s",
+        ),
+    ],
+};
 
-  Up to fifty requests a second within five minutes, then five minutes of that, with lengths as of chats:
-    streamgauge load --target http://127.0.0.1:8000 --mix chat \\
-      --stages 1..50@5m,50@5m
-
-  Two new conversations a second of some four turns, with pauses as of people who read and type:
-    streamgauge load --target http://127.0.0.1:8000 --rate 2 --duration 10m \\
-      --turns normal:4:1 --think lognormal:8s:4s
-
-  A system prompt of 1,000 tokens that all share, sixteen clients:
-    streamgauge load --target http://127.0.0.1:8000 --concurrency 16 \\
-      --requests 500 --isl normal:1500:200 --osl 200 --shared-prefix 1000";
-
-/// Send synthetic load, and measure the answers
+/// Send synthetic load to a server and measure its responses
 #[derive(Debug, clap::Args)]
 #[command(long_about = ABOUT)]
 #[command(group(clap::ArgGroup::new("load").required(true).args(["rate", "stages", "concurrency"])))]
@@ -61,87 +71,87 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(super) sending: RunnerArgs,
 
-    /// Requests a second; with --turns sessions that begin in one
+    /// Send this many requests per second; with --turns, start this many sessions per second
     #[arg(long, value_name = "PER_SECOND", value_parser = positive, help_heading = "Timing")]
     rate: Option<f64>,
 
-    /// Rates one after the other, as RATE@TIME, or FROM..TO@TIME for one that changes evenly: 1..50@5m,50@10m
+    /// Change the rate in stages: RATE@TIME holds, FROM..TO@TIME changes evenly, e.g. 1..50@5m,50@10m
     #[arg(long, value_name = "STAGES", help_heading = "Timing")]
     stages: Option<Stages>,
 
-    /// How they come: `poisson`, independent of each other; `constant`; or `gamma:SHAPE`, in bursts below shape 1 and
-    /// more even above
-    #[arg(long, value_name = "LAW", default_value = "poisson", value_parser = arrival_process, conflicts_with = "concurrency", help_heading = "Timing")]
+    /// Set the arrival process: `poisson` (independent), `constant`, or `gamma:SHAPE`
+    ///
+    /// A gamma process is bursty below shape 1 and more regular above.
+    #[arg(long, value_name = "PROCESS", default_value = "poisson", value_parser = arrival_process, conflicts_with = "concurrency", help_heading = "Timing")]
     arrivals: ArrivalProcess,
 
-    /// Requests open at a time
+    /// Keep this many requests open (closed loop)
     #[arg(long, value_name = "N", value_parser = at_least_one(), help_heading = "Timing")]
     concurrency: Option<u32>,
 
-    /// Hold requests back while so many are open. They stay planned when they were: the wait is in their latency, and
-    /// they are counted
+    /// Limit open requests to N. Excess requests wait; their latency still counts from the planned time
     #[arg(long, value_name = "N", value_parser = at_least_one(), conflicts_with = "concurrency", help_heading = "Timing")]
     max_in_flight: Option<u32>,
 
-    /// Send so many
+    /// Send this many requests in total
     #[arg(long, value_name = "N", value_parser = at_least_one(), help_heading = "Timing")]
     requests: Option<u32>,
 
-    /// Send for so long. A session ends with it too, before the first turn that would come later
+    /// Send for this time, e.g. 1m; no turn of a session is sent later
     #[arg(long, value_name = "DURATION", value_parser = parse_positive_duration, help_heading = "Timing")]
     duration: Option<Gap>,
 
-    /// Tokens of a prompt: a number, normal:MEAN:SD or lognormal:MEAN:SD [default: 512, or as measured for --mix]
+    /// Prompt length in tokens: a number, normal:MEAN:SD or lognormal:MEAN:SD [default: 512, or that of --mix]
     #[arg(long, value_name = "LENGTH", value_parser = length, help_heading = "Requests")]
     isl: Option<LengthDistribution>,
 
-    /// Tokens of a reply, likewise [default: 128, or as measured for --mix]
+    /// Response length in tokens, written like --isl [default: 128, or that of --mix]
     #[arg(long, value_name = "LENGTH", value_parser = length, help_heading = "Requests")]
     osl: Option<LengthDistribution>,
 
-    /// Lengths as they were measured in public traces of such traffic
+    /// Draw lengths as measured in public traces of this kind of traffic
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(TRAFFIC_MIXES.iter().map(|mix| mix.name)), help_heading = "Requests")]
     mix: Option<String>,
 
-    /// Draw lengths from a file, a prompt's and its reply's together: a trace, or lines of ISL,OSL
+    /// Draw pairs of prompt and response lengths from a file: a trace, or lines of ISL,OSL
     #[arg(long, value_name = "FILE", conflicts_with_all = ["isl", "osl"], help_heading = "Requests")]
     lengths: Option<PathBuf>,
 
-    /// What the FILE of --lengths is, if that is not to be guessed; `streamgauge trace convert --help` lists the formats
+    /// Format of the --lengths file [default: detected]; `streamgauge trace convert --help` lists the formats
     #[arg(long, value_name = "FORMAT", requires = "lengths", help_heading = "Requests")]
     input_format: Option<FormatName>,
 
-    /// Tokens of a block in the FILE of --lengths, where its format leaves that open
+    /// Tokens per block in the --lengths file, if its format does not define it
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one(), requires = "lengths", help_heading = "Requests")]
     block_size: Option<u32>,
 
-    /// Requests of a session, a number or a law like --isl. The next has all that was said before in its prompt, the
-    /// server's real answers too, and then new text of --isl tokens
+    /// Requests per session, written like --isl
+    ///
+    /// The prompt of a later turn holds the whole conversation, with the server's real responses, and --isl tokens of new text.
     #[arg(long, value_name = "LENGTH", default_value = "1", value_parser = length, help_heading = "Requests")]
     turns: LengthDistribution,
 
-    /// From an answer to the next turn: a time, normal:MEAN:SD or lognormal:MEAN:SD, as in lognormal:8s:4s
+    /// Pause between a response and the next turn: a time or a distribution, e.g. lognormal:8s:4s [default: none]
     #[arg(long, value_name = "TIME", value_parser = LengthDistribution::parse_durations, requires = "turns", help_heading = "Requests")]
     think: Option<LengthDistribution>,
 
-    /// Tokens at the beginning of each prompt that are the same for all
-    #[arg(long, value_name = "TOKENS", default_value_t = 0, help_heading = "Requests")]
+    /// Start all prompts with the same N tokens
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Requests")]
     shared_prefix: u32,
 
-    /// Groups of requests, each with a shared prefix of its own
+    /// Divide requests into N groups, each with its own shared prefix
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one(), requires = "shared_prefix", help_heading = "Requests")]
     prefix_groups: u32,
 
-    /// Send every shared prefix once before the run, apart from the figures: a server's cache has it then. Without, the
-    /// first request of a group brings it
+    /// Send every shared prefix once before the run, outside the figures, so that the server caches it
     #[arg(long, requires = "shared_prefix", help_heading = "Requests")]
     warm_prefixes: bool,
 
-    /// The model to ask for; without it none is named
+    /// Name this model in every request [default: none]
     #[arg(long, value_name = "NAME", help_heading = "Requests")]
     model: Option<String>,
 
-    /// Ask for whole answers instead of streams
+    /// Request whole responses instead of streams
     #[arg(long, help_heading = "Requests")]
     no_stream: bool,
 }

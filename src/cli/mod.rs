@@ -1,10 +1,12 @@
-//! What a user may type: one file per verb.
+//! The command line: one file per verb.
 //!
-//! stdout is data, stderr is talk. The exit code is 0 done, 1 failed, 2 wrong usage or configuration; a verb may have more.
+//! stdout carries data, stderr carries messages. Exit codes are 0 (success), 1 (failure) and 2 (wrong usage or
+//! configuration); a verb may have more.
 
 mod completions;
 mod config;
 mod demo;
+mod help;
 pub mod inspect;
 mod load;
 pub mod logging;
@@ -34,45 +36,18 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use crate::config::{ConfigError, RawSettings};
 use crate::proxy::StartError;
 
-/// Measures the token streams of LLM inference servers and does not change them.
+/// Measure the token streams of LLM inference servers without changing them
 ///
-/// A reverse proxy in front of an OpenAI-compatible server: every byte goes through untouched, every streamed token is
-/// stamped when it arrived, and time to first token, inter-token latency and goodput leave as Prometheus metrics, OTLP
-/// metrics and OTLP traces.
+/// A reverse proxy in front of an OpenAI-compatible server forwards every byte unchanged and timestamps every streamed
+/// token on arrival. It exports time to first token, inter-token latency and goodput as Prometheus metrics, OTLP metrics
+/// and OTLP traces. A load generator replays traces or sends synthetic load, and a report evaluates the results.
 #[derive(Parser)]
-#[command(name = "streamgauge", version, propagate_version = true, max_term_width = 110, after_help = EXAMPLES)]
+#[command(name = "streamgauge", version, propagate_version = true, max_term_width = 110)]
 #[command(disable_help_subcommand = true)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
 }
-
-const EXAMPLES: &str = "\
-Examples:
-  See it work, with a simulated server and clients; needs no GPU and no server:
-    streamgauge demo
-
-  Run a server to try things on:
-    streamgauge sim
-
-  Measure the server on port 8000; clients connect to 8080, metrics are on 9464:
-    streamgauge proxy --upstream http://127.0.0.1:8000
-
-  Send a trace again, at its own times, and measure the answers:
-    streamgauge replay trace.jsonl --target http://127.0.0.1:8000
-
-  Find how many requests a second a server can take:
-    streamgauge sweep --target http://127.0.0.1:8000 --out limit \\
-      --find-max 'ttft.p99<=500ms tpot.p99<=50ms'
-
-  Say what came of it, and how many requests were good:
-    streamgauge report run1 --slo 'chat: ttft<=500ms tpot<=50ms'
-
-  Say what a recorded reply means, event by event:
-    streamgauge inspect reply.sse --path /v1/chat/completions
-
-  Say what is in a trace of traffic, ours or a public one:
-    streamgauge trace info conversation_trace.jsonl";
 
 #[derive(Subcommand)]
 enum Verb {
@@ -138,7 +113,7 @@ fn is_config_error(error: &anyhow::Error) -> bool {
 
 /// The whole command line.
 fn command() -> Command {
-    Cli::command().mut_subcommand("proxy", RawSettings::add_defaults_to_help)
+    help::add(Cli::command().mut_subcommand("proxy", RawSettings::add_defaults_to_help))
 }
 
 /// Writes data to stdout, which ends a verb. Whoever closed the pipe has read enough.

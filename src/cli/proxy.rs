@@ -1,4 +1,4 @@
-//! `streamgauge proxy`: the main job.
+//! `streamgauge proxy`: measures a server's responses.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,6 +8,7 @@ use clap::ValueHint;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::help::VerbHelp;
 use super::logging::{self, LogHandle};
 use super::service_manager;
 use super::signals::StopSignals;
@@ -22,15 +23,18 @@ use crate::proxy::{Proxy, RELOAD_CHECK_INTERVAL};
 /// How often it is looked whether the last stream has ended.
 const DRAIN_POLL_INTERVAL: Gap = Gap::from_millis(10);
 
-/// Forward requests to an inference server and measure what it streams
+/// Forward requests to an inference server and measure the token streams of its responses
+///
+/// The proxy forwards every byte unchanged. It exports metrics on the admin address, where a browser finds a live page,
+/// and pushes metrics and traces to an OTLP collector.
 #[derive(clap::Args)]
-#[command(after_help = ABOUT_SETTINGS)]
+#[command(after_long_help = SETTINGS)]
 pub(super) struct Args {
-    /// YAML file of settings; STREAMGAUGE_CONFIG names it too
+    /// Read settings from this YAML file; STREAMGAUGE_CONFIG names it too
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
 
-    /// Validate the configuration, print what is in force and where each value comes from, and stop
+    /// Validate the configuration, print every value with its source, and exit
     #[arg(long)]
     check: bool,
 
@@ -39,19 +43,30 @@ pub(super) struct Args {
 }
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
-const ABOUT_SETTINGS: &str = "\
+const SETTINGS: &str = "\
 Every setting is a flag (--upstream-http), a key of the configuration file (upstream_http) and an environment variable \
-(STREAMGAUGE_UPSTREAM_HTTP); --slo is slos and STREAMGAUGE_SLOS, --route is routes and \
-STREAMGAUGE_ROUTES, several of them parted by `;`. A flag goes before the \
-environment, the environment before the file. Times are written 250ms, 30s, 1h30m, 7d; sizes 65536, 64K, 10G. Where telemetry is pushed to is told \
-by OpenTelemetry's own variables, such as OTEL_EXPORTER_OTLP_ENDPOINT.
+(STREAMGAUGE_UPSTREAM_HTTP). The plural settings differ: --slo is slos and STREAMGAUGE_SLOS, --route is routes and \
+STREAMGAUGE_ROUTES, --tokenizer is tokenizers and STREAMGAUGE_TOKENIZERS; `;` separates several values in the environment. \
+A flag overrides the environment, and the environment overrides the file.
 
-Examples:
-  Measure the server on port 8000, judge every request:
-    streamgauge proxy --upstream http://127.0.0.1:8000 --slo 'chat: ttft<=500ms'
+Write times as 250ms, 30s, 1h30m or 7d, and sizes as 65536, 64K or 10G. OpenTelemetry's own variables, such as \
+OTEL_EXPORTER_OTLP_ENDPOINT, set the collector.";
 
-  See what a configuration comes to:
-    streamgauge proxy --config streamgauge.yaml --check";
+pub(super) const HELP: VerbHelp = VerbHelp {
+    flags: &["config", "check", "upstream", "listen", "admin", "slo", "capture"],
+    examples: &[
+        (
+            "Measure the server on port 8000 and evaluate every request",
+            "streamgauge proxy --upstream http://127.0.0.1:8000 \\
+      --slo 'chat: ttft<=500ms'",
+        ),
+        (
+            "Record the shape of the traffic, to replay it later",
+            "streamgauge proxy --upstream http://127.0.0.1:8000 --capture capture/",
+        ),
+        ("Print the effective configuration and exit", "streamgauge proxy --config streamgauge.yaml --check"),
+    ],
+};
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     // Before the first thread, and before the environment is read.

@@ -1,4 +1,4 @@
-//! `streamgauge replay`: a trace sent again.
+//! `streamgauge replay`: sends a trace again.
 
 use std::fs::File;
 use std::io;
@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 use serde_json::Value;
 
+use super::help::VerbHelp;
 use super::runner::flags::RunnerArgs;
 use super::runner::{WorkloadSpec, send};
 use super::trace::flags::FormatName;
@@ -26,102 +27,117 @@ use crate::trace::session_starts::SessionStarts;
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
-Send a trace again, at its own times, and measure the answers
+Replay a trace at its recorded times and measure the responses
 
-The load is open: when a request is sent the trace says, and never the server. A server that stalls makes latencies \
-grow, as it would for users. Latencies are reported from the planned moment and from the moment of sending; requests \
-are never repeated.
+The load is open-loop: the trace, not the server, decides when each request is sent. If the server stalls, latencies grow, \
+as they would for users. Latencies are reported from the planned time and from the time of sending. Failed requests are \
+not retried.
 
-Prompts are made of words, from the trace's block ids and lengths: the same ids give the same text in every run, and \
-prompts share exactly the prefixes that they share in the trace. No text of a reply is kept.
+Prompts are words, generated from the trace's block ids and lengths: equal ids give equal text in every run, and prompts \
+share exactly the prefixes that they share in the trace. The text of responses is not stored.
 
-Before it sends, it tries for two seconds what this machine makes of the plan's rate, at a server in this process whose \
-beat is known, and says which numbers of the run would be wrong, and by how much.
+Before sending, the command self-tests this machine for 2.5 s: it drives the planned load against an in-process server that \
+emits tokens at a known interval. It then reports which figures this machine would distort, and by how much.
 
-The exit code is 0 done, 1 when --fail-if holds, 2 wrong usage, 3 when the run is not valid: the target could not be \
-reached or returned no response, no response contained output, requests were sent late, the result cannot be written, or \
---strict and this machine cannot carry the plan.
+Exit codes: 0 success; 1 --fail-if applies; 2 wrong usage; 3 the run is not valid. A run is not valid if the target is \
+unreachable, no response arrived or none has output, requests were sent late, the result cannot be written, or with \
+--strict this machine is too slow for the plan.";
 
-Examples:
-  Five times as fast, for one minute, against a server on port 8000:
-    streamgauge replay trace.jsonl --target http://127.0.0.1:8000 \\
-      --speed 5 --duration 1m
+pub(super) const HELP: VerbHelp = VerbHelp {
+    flags: &["target", "speed", "rate", "duration", "slo", "out"],
+    examples: &[
+        (
+            "Replay the first minute at five times the recorded rate",
+            "streamgauge replay trace.jsonl --target http://127.0.0.1:8000 \\
+      --speed 5 --duration 1m",
+        ),
+        (
+            "Keep the records; fail unless 95 % of requests meet the SLO",
+            "streamgauge replay trace.jsonl --target http://127.0.0.1:8000 --out run1 \\
+      --slo 'chat: ttft<=500ms tpot<=50ms' --fail-if 'goodput<95%'",
+        ),
+        (
+            "Record the server's queue and KV cache beside the latencies",
+            "streamgauge replay trace.jsonl --target http://127.0.0.1:8000 --out run2 \\
+      --server-metrics http://127.0.0.1:8000",
+        ),
+    ],
+};
 
-  Keep the records, and fail unless 95 % of requests meet the objectives:
-    streamgauge replay trace.jsonl --target http://127.0.0.1:8000 --out run1 \\
-      --slo 'chat: ttft<=500ms tpot<=50ms' --fail-if 'goodput<95%'";
-
-/// Send a trace again, at its own times, and measure the answers
+/// Replay a trace at its recorded times and measure the responses
 #[derive(Debug, clap::Args)]
 #[command(long_about = ABOUT)]
 pub(crate) struct Args {
-    /// The trace: a capture, or any format that `streamgauge trace convert` reads
+    /// Trace to send: a capture, or any format that `streamgauge trace convert` reads
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
 
-    /// What the trace is, if that is not to be guessed; `streamgauge trace convert --help` lists the formats
+    /// Format of the trace [default: detected]; `streamgauge trace convert --help` lists the formats
     #[arg(long, value_name = "FORMAT", help_heading = "Requests")]
     input_format: Option<FormatName>,
 
-    /// Tokens of a block in the trace, where its format leaves that open
+    /// Tokens per block of the trace, if its format does not define it
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one(), help_heading = "Requests")]
     block_size: Option<u32>,
 
     #[command(flatten)]
     pub(super) sending: RunnerArgs,
 
-    /// So many times as fast as the trace
+    /// Multiply the trace's request rate by FACTOR [default: 1]
     #[arg(long, value_name = "FACTOR", value_parser = positive, conflicts_with = "rate", help_heading = "Timing")]
     speed: Option<f64>,
 
-    /// So many requests a second on average: the trace's own pattern, stretched
+    /// Rescale the trace to this average request rate (requests/s)
     #[arg(long, value_name = "PER_SECOND", value_parser = positive, help_heading = "Timing")]
     rate: Option<f64>,
 
-    /// Send whenever one of --concurrency slots is free, and heed no times. Such a closed load slows down with the server
+    /// Ignore recorded times and keep --concurrency requests open (closed loop)
     #[arg(long, requires = "concurrency", conflicts_with_all = ["speed", "rate", "max_in_flight", "spread"], help_heading = "Timing")]
     as_fast_as_possible: bool,
 
-    /// Slots of --as-fast-as-possible
+    /// Keep this many requests open with --as-fast-as-possible
     #[arg(long, value_name = "N", requires = "as_fast_as_possible", value_parser = at_least_one(), help_heading = "Timing")]
     concurrency: Option<u32>,
 
-    /// Hold requests back while so many are open. They stay planned when they were: the wait is in their latency, and
-    /// they are counted
+    /// Limit open requests to N. Excess requests wait; their latency still counts from the planned time
     #[arg(long, value_name = "N", value_parser = at_least_one(), help_heading = "Timing")]
     max_in_flight: Option<u32>,
 
-    /// Begin here in the trace [default: at its first row]
+    /// Start at this time of the trace, e.g. 10m [default: its first row]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "Timing")]
     from: Option<Gap>,
 
-    /// End here in the trace
+    /// Stop at this time of the trace [default: its end]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "Timing")]
     to: Option<Gap>,
 
-    /// Send for so long. A live session ends with it too, before the first turn that would come later
+    /// Send for this time, e.g. 1m; no turn of a live session is sent later
     #[arg(long, value_name = "DURATION", value_parser = parse_positive_duration, help_heading = "Timing")]
     duration: Option<Gap>,
 
-    /// Begin again at the trace's end, until --duration. Every pass has new texts, or the cache would know them
+    /// Repeat the trace until --duration ends, with new prompt text in every pass to avoid cache hits
     #[arg(long = "loop", requires = "duration", help_heading = "Timing")]
     repeat: bool,
 
-    /// Spread requests of the same moment over the time to the next: for traces whose clock was coarse
+    /// Spread requests with equal timestamps over the time to the next, for traces with a coarse clock
     #[arg(long, help_heading = "Timing")]
     spread: bool,
 
-    /// What a model of the trace is called at the target, as in `gpt-*=llama`; may be repeated. `*=NAME` is for rows
-    /// without a model too
+    /// Rename a model of the trace for the target, e.g. `gpt-*=llama`; may be repeated
+    ///
+    /// `*=NAME` also applies to rows without a model.
     #[arg(long = "models", value_name = "FROM=TO", value_parser = pair, help_heading = "Requests")]
     models: Vec<(String, String)>,
 
-    /// When a session's next turn is sent: so long after the answer before it as in the trace, or at the trace's times
+    /// Time a session's later turns by the response before (live), or by the trace's times (timed)
+    ///
+    /// `live` waits for the response and then for the trace's pause.
     #[arg(long, value_name = "WHEN", default_value = "live", help_heading = "Requests")]
     sessions: SessionsArg,
 
-    /// When sessions begin, in the trace's time: `poisson:RATE`, so many in a second, or `concurrency:N`, so many at a time
-    /// by the trace's own times. For traces whose sessions have no common clock, and all begin at 0
+    /// Start sessions by `poisson:RATE` (sessions/s), or keep N active with `concurrency:N`
+    ///
+    /// For traces whose sessions have no common clock and all start at 0. Times are the trace's times.
     #[arg(long, value_name = "START", conflicts_with_all = ["as_fast_as_possible", "spread"], help_heading = "Timing")]
     sessions_at: Option<SessionStarts>,
 }

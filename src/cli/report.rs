@@ -1,4 +1,4 @@
-//! `streamgauge report`: what captures and runs came to.
+//! `streamgauge report`: figures of captures, runs and sweeps.
 
 use std::collections::HashSet;
 use std::fs;
@@ -10,6 +10,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{ArgGroup, ValueHint};
 use comfy_table::Table;
 
+use super::help::VerbHelp;
 use super::replay::{digest, ensure_rereadable};
 use super::runner::flags::condition;
 use super::values::parse_duration;
@@ -28,88 +29,88 @@ use crate::trace::conversion_loss::ConversionLosses;
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
-Say what requests came to: latencies, rates, goodput
+Report latencies, rates and goodput of a capture, a run or a sweep
 
-PATH is a capture (`streamgauge proxy --capture`), the directory of a run (`replay --out`, `load --out`) or of a sweep \
-(`sweep --out`), or one file of rows. A sweep is a report by itself: its levels, where its SLO ends, the Pareto front and \
-the knee. Several others are one report, exactly as if all rows were in one: give the shards of one run together.
+PATH is a capture (`streamgauge proxy --capture`), the folder of a run (`replay --out`, `load --out`) or of a sweep (`sweep \
+--out`), or one file of rows. Several paths give one report, as if all rows were in one file: list all shards of a run. A \
+sweep is a report by itself: levels, the level at which the SLO fails, Pareto front and knee.
 
-Latencies are those of successes, exact from every record; what failed is counted beside them. Where a run had planned \
-when to send, latencies are given from the planned moment, which is what a user would have felt, and from the moment of \
-sending. SLOs are judged now: nothing has to be measured again.
+Latencies are those of successful requests, computed exactly from all records; failures are counted separately. For a run, \
+latencies are reported from the planned time, which is the user's view, and from the time of sending. SLOs are evaluated \
+when the report is made, so a new SLO needs no new run.
 
-Tools differ in what they call ITL and TPOT. --definitions gives the numbers as another tool would have reported them, so \
-that they can be held against what it reported.
+Tools define ITL and TPOT differently. --definitions computes the figures as another tool would, for comparison with its \
+results.
 
-Of a run it also says how true it was: what was planned against what was sent and came. --source names the trace that was \
-sent; if it is a capture, production's latencies stand beside the run's.
+For a run, the report also compares the planned load with the load that was sent. --source names the trace of the run; if it \
+is a capture, the report adds production's latencies.
 
-The exit code is 0 done, 1 when --fail-if holds, 2 wrong usage, or records that cannot be read.
+Exit codes: 0 success; 1 --fail-if applies; 2 wrong usage, or records that cannot be read.";
 
-Examples:
-  How was it?
-    streamgauge report run1
-
-  How many requests were good, by an objective that nobody thought of before?
-    streamgauge report capture/ --slo 'chat: ttft<=500ms tpot<=50ms'
-
-  Four shards of one run, as JSON, by model:
-    streamgauge report shard-1 shard-2 shard-3 shard-4 --by model --json
-
-  Was it like production? The capture that the run was made from says:
-    streamgauge report run1 --source capture/
-
-  In CI: fail if fewer than 95 % of requests meet the objectives
-    streamgauge report run1 --slo 'chat: ttft<=500ms' --fail-if 'goodput<95%'";
+pub(super) const HELP: VerbHelp = VerbHelp {
+    flags: &["slo", "fail-if", "source", "by", "json", "html"],
+    examples: &[
+        ("Report a run", "streamgauge report run1"),
+        ("Evaluate a capture by a new SLO", "streamgauge report capture/ --slo 'chat: ttft<=500ms tpot<=50ms'"),
+        (
+            "In CI, fail if fewer than 95 % of requests meet the SLO",
+            "streamgauge report run1 --slo 'chat: ttft<=500ms' --fail-if 'goodput<95%'",
+        ),
+        (
+            "Merge the shards of one run, by model, as JSON",
+            "streamgauge report shard-1 shard-2 shard-3 shard-4 --by model --json",
+        ),
+        ("Compare a run with the capture that it was made from", "streamgauge report run1 --source capture/"),
+    ],
+};
 
 /// Slices of less are no slices: requests take longer.
 const MIN_SLICE: Gap = Gap::from_millis(1);
 /// Columns where nobody says how wide the screen is.
 const DEFAULT_COLUMNS: usize = 100;
 
-/// Say what requests came to: latencies, rates, goodput
+/// Report latencies, rates and goodput of a capture, a run or a sweep
 #[derive(Debug, clap::Args)]
 #[command(long_about = ABOUT)]
 #[command(group = ArgGroup::new("format"))]
 pub(super) struct Args {
-    /// Captures, directories of runs, or files of rows
+    /// Captures, folders of runs, or files of rows
     #[arg(required = true, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     paths: Vec<PathBuf>,
 
-    /// Objectives to count goodput by, as in 'chat: ttft<=500ms tpot<=50ms'; may be repeated. Without it those that the
-    /// runs were judged by
-    #[arg(long = "slo", value_name = "SLO", help_heading = "Judgement")]
+    /// Count goodput by these objectives, e.g. 'chat: ttft<=500ms tpot<=50ms' [default: those of the run]
+    #[arg(long = "slo", value_name = "SLO", help_heading = "Evaluation")]
     slos: Vec<Slo>,
 
-    /// End with 1 if goodput of any SLO is lower, as in 'goodput<95%'
-    #[arg(long, value_name = "CONDITION", value_parser = condition, help_heading = "Judgement")]
+    /// Exit with status 1 if any SLO's goodput is below this, e.g. 'goodput<95%'
+    #[arg(long, value_name = "CONDITION", value_parser = condition, help_heading = "Evaluation")]
     fail_if: Option<f64>,
 
-    /// The trace that the runs were made from: what it came to when it was captured stands beside them
-    #[arg(long, value_name = "TRACE", value_hint = ValueHint::AnyPath)]
+    /// Compare the runs with the trace that they were made from
+    #[arg(long, value_name = "TRACE", value_hint = ValueHint::AnyPath, help_heading = "Figures")]
     source: Option<PathBuf>,
 
-    /// What the numbers mean: ours, or as that tool defines them
-    #[arg(long, value_name = "WHOSE", default_value = "streamgauge", value_parser = names(Definitions::ALL.map(Definitions::name)))]
+    /// Define latencies as this tool does
+    #[arg(long, value_name = "TOOL", help_heading = "Figures", default_value = "streamgauge", value_parser = names(Definitions::ALL.map(Definitions::name)))]
     definitions: String,
 
-    /// The percentiles to give, as in 50,95,99.9
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = percentile)]
+    /// Report these percentiles, e.g. 50,95,99.9
+    #[arg(long, value_name = "LIST", help_heading = "Figures", value_delimiter = ',', value_parser = percentile)]
     percentiles: Vec<f64>,
 
-    /// Also give every slice of time of this length by itself, by when requests began
-    #[arg(long, value_name = "DURATION", value_parser = slice)]
+    /// Also report each time slice of this length, at least 1ms, by the start of requests
+    #[arg(long, value_name = "DURATION", help_heading = "Figures", value_parser = slice)]
     slice: Option<Gap>,
 
-    /// Also give every group by itself, as in model,status
-    #[arg(long, value_name = "KEYS", value_delimiter = ',', value_parser = names(GroupBy::ALL.map(GroupBy::name)))]
+    /// Also report each group, e.g. by model,status
+    #[arg(long, value_name = "KEYS", help_heading = "Figures", value_delimiter = ',', value_parser = names(GroupBy::ALL.map(GroupBy::name)))]
     by: Vec<String>,
 
     /// Print one JSON object
     #[arg(long, group = "format", help_heading = "Output")]
     json: bool,
 
-    /// Print CSV: one line per number
+    /// Print CSV, one line per figure
     #[arg(long, group = "format", help_heading = "Output")]
     csv: bool,
 
@@ -117,7 +118,7 @@ pub(super) struct Args {
     #[arg(long, group = "format", help_heading = "Output")]
     markdown: bool,
 
-    /// Print one HTML page, which needs nothing else
+    /// Print one self-contained HTML page
     #[arg(long, group = "format", help_heading = "Output")]
     html: bool,
 

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
+use super::help::VerbHelp;
 use super::signals::StopSignals;
 use super::values::{at_least_one, parse_duration};
 use crate::measure::time::Gap;
@@ -13,18 +14,17 @@ use crate::sim::{CostModel, SimOptions, SimServer, runtime};
 
 /// The long help. Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
-Run a simulated inference server: OpenAI-compatible, streaming, and without any model
+Run a simulated inference server: OpenAI-compatible, streaming, without a model
 
-It answers POST /v1/chat/completions and /v1/completions the way vLLM does, event by event, with words from a list; \
-log probabilities, tools, echo and stop strings it passes over. \
-Its times come from a cost model of continuous batching: a step takes
+It answers POST /v1/chat/completions and /v1/completions as vLLM does, event by event, with words from a list. It ignores \
+log probabilities, tools, echo and stop strings. Its times come from a cost model of continuous batching; a step takes
 
     step-base + step-per-seq x sequences + prompt tokens / prefill-rate
 
-and every number it shows says that it is simulated. Use it to try the other commands without a GPU, to make a server \
-fail on demand, and (with --exact-cadence) to check an instrument against sends whose times are known.
+Every figure that it reports is marked as simulated. Use it to try the other commands without a GPU, to make a server \
+fail on demand, and (with --exact-cadence) to check an instrument against sends at known times.
 
-Faults, per request, by the header x-sim-fault (a comma-separated list):
+The header x-sim-fault makes a request fail; it is a comma-separated list:
 
     stall=2s@10       pause for 2 s before the 10th token
     reset@5           TCP reset after the 5th token (0: after the head)
@@ -32,101 +32,120 @@ Faults, per request, by the header x-sim-fault (a comma-separated list):
     error@3           error event after the 3rd token, then [DONE]
     slow-headers=1s   wait before the head
     status=503        answer with this status
-    hangup            close after the complete reply without having said so
+    hangup            close after the complete reply without announcing it
 
-GET /sim/sends?id=<x-request-id> gives the times at which each event of a stream was really written.";
+GET /sim/sends?id=<x-request-id> returns the times at which each event of a stream was really written.";
 
-/// Run a simulated inference server: OpenAI-compatible, streaming, and without any model
+pub(super) const HELP: VerbHelp = VerbHelp {
+    flags: &["listen", "model", "prefill-rate", "step-base", "max-num-seqs", "exact-cadence"],
+    examples: &[
+        ("Serve on port 8000", "streamgauge sim"),
+        (
+            "Simulate a slow server that runs at most eight requests at once",
+            "streamgauge sim --step-base 40ms --max-num-seqs 8",
+        ),
+        (
+            "Check an instrument against a token every 20 ms",
+            "streamgauge sim --exact-cadence 20ms --listen 127.0.0.1:8001",
+        ),
+    ],
+};
+
+/// Run a simulated inference server: OpenAI-compatible, streaming, without a model
 #[derive(Debug, clap::Args)]
 #[command(long_about = ABOUT)]
 pub(crate) struct Args {
-    /// Address to listen on; port 0 takes a free port and prints it. Loopback, because it has no authentication
+    /// Listen on this address; port 0 takes a free port and prints it. The server has no authentication
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8000")]
     listen: SocketAddr,
 
-    /// Name of the model, may be repeated; a request for another one gets 404
+    /// Serve a model of this name, and answer 404 for others; may be repeated
     #[arg(long = "model", value_name = "NAME", default_value = "sim")]
     models: Vec<String>,
 
-    /// Seed of texts and output lengths where the request has no `seed`: the same requests in the same order get the
-    /// same answers
+    /// Seed for text and output lengths of requests without a `seed`
+    ///
+    /// Equal requests in equal order get equal responses.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 
-    /// Prompt tokens per second. The default is a round number near an 8B model on one data-centre GPU, as are the
-    /// two below
+    /// Process this many prompt tokens per second
+    ///
+    /// The defaults of the cost model are round numbers near an 8B model on one data-centre GPU.
     #[arg(long, value_name = "TOKENS", default_value_t = 20_000, value_parser = at_least_one(), help_heading = "Cost model")]
     prefill_rate: u32,
 
-    /// What every step takes, however small: the time to read the weights once
+    /// Spend this time on every step: the time to read the weights once
     #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = parse_duration, help_heading = "Cost model")]
     step_base: Gap,
 
-    /// What each sequence in the step adds
+    /// Add this time to a step for each of its sequences
     #[arg(long, value_name = "DURATION", default_value = "100us", value_parser = parse_duration, help_heading = "Cost model")]
     step_per_seq: Gap,
 
-    /// Most sequences in one step; the rest waits
+    /// Run at most N sequences in one step; further ones wait
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = at_least_one(), help_heading = "Scheduler")]
     max_num_seqs: u32,
 
-    /// Most tokens in one step. Longer prompts are prefilled in chunks, between the decode steps of the others: less
-    /// makes inter-token latency smoother and the first token later
+    /// Process at most this many tokens in one step; longer prompts are prefilled in chunks
+    ///
+    /// A lower value makes inter-token latency more even and the first token later.
     #[arg(long, value_name = "TOKENS", default_value_t = 2_048, value_parser = at_least_one(), help_heading = "Scheduler")]
     max_batched_tokens: u32,
 
-    /// Most sequences that wait; a request on top gets 503
+    /// Queue at most N sequences; answer 503 to further requests
     #[arg(long, value_name = "N", default_value_t = 4_096, help_heading = "Scheduler")]
     max_waiting: u32,
 
-    /// Most tokens of a sequence, prompt and output together; a longer request gets 400
+    /// Allow at most this many tokens of prompt and output together; answer 400 to longer requests
     #[arg(long, value_name = "TOKENS", default_value_t = 131_072, value_parser = at_least_one(), help_heading = "Scheduler")]
     max_model_len: u32,
 
-    /// KV-cache blocks of 16 tokens. When they run out the youngest sequence is preempted and starts over
+    /// Provide N KV-cache blocks of 16 tokens; if they run out, preempt and restart the youngest sequence
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = at_least_one(), help_heading = "Scheduler")]
     kv_blocks: u32,
 
-    /// Forget prompts at once: by default a prompt that starts like an earlier one is prefilled only where it differs
+    /// Prefill every prompt completely, instead of only what differs from earlier prompts
     #[arg(long, help_heading = "Scheduler")]
     no_prefix_cache: bool,
 
-    /// Tokens that a step gives each sequence, in one event, as with speculative decoding
+    /// Generate N tokens per step and sequence, in one event, as with speculative decoding
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one(), help_heading = "Streams")]
     tokens_per_step: u32,
 
-    /// Tokens between two events, vLLM's flag; the first and the last token are never held back. A request may ask
-    /// for more with `stream_interval`
+    /// Send an event every N tokens (vLLM's flag); the first and the last token are sent at once
+    ///
+    /// A request can set a higher `stream_interval`.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one(), help_heading = "Streams")]
     stream_interval: u32,
 
-    /// Mean output length (geometric) of requests that do not say `ignore_eos`; `max_tokens` still cuts it
+    /// Draw output lengths with this mean (geometric) for requests without `ignore_eos`, up to `max_tokens`
     #[arg(long, value_name = "TOKENS", default_value_t = 200, value_parser = at_least_one(), help_heading = "Streams")]
     mean_output_tokens: u32,
 
-    /// Put vLLM's `metrics` object (first token, queue time, mean inter-token latency) on the usage chunk
+    /// Add vLLM's `metrics` object (first token, queue time, mean inter-token latency) to the usage chunk
     #[arg(long, help_heading = "Streams")]
     per_request_metrics: bool,
 
-    /// Give every stream its token k at exactly first + k x DURATION, whatever the load. No batch, no queue, no
-    /// prefix cache: the beat to check an instrument against, with /sim/sends for what was really sent
+    /// Send token k of every stream at exactly first + k x DURATION, whatever the load
+    ///
+    /// There is no batching, no queue and no prefix cache. /sim/sends returns the real times of sending.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "Calibration")]
     exact_cadence: Option<Gap>,
 
-    /// Close a kept-alive connection after this long without a request, as uvicorn does under vLLM
+    /// Close a kept-alive connection after this time without a request, as uvicorn does under vLLM
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration, help_heading = "Connections")]
     idle_timeout: Gap,
 
-    /// Close the connection after every streamed reply without having said so, as llama-server does: what a proxy's
-    /// connection pool has to survive
+    /// Close the connection after every streamed response without announcing it, as llama-server does
     #[arg(long, help_heading = "Connections")]
     hangup_after_stream: bool,
 
-    /// Largest request body in MiB; a larger one gets 413
+    /// Accept request bodies of at most this size in MiB; answer 413 to larger ones
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = at_least_one(), help_heading = "Connections")]
     max_body: u32,
 
-    /// Most open connections; further ones wait in the kernel's queue
+    /// Accept at most N open connections; further ones wait in the kernel's queue
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = at_least_one(), help_heading = "Connections")]
     max_connections: u32,
 }

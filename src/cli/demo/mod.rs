@@ -13,6 +13,7 @@ use anyhow::Context as _;
 
 use self::load::{CLIENTS, DemoClients, MODELS};
 use self::tui::DemoScreen;
+use super::help::VerbHelp;
 use super::logging;
 use super::signals::StopSignals;
 use crate::clock::Clock;
@@ -34,11 +35,14 @@ const DRAIN_TIMEOUT: Gap = Gap::from_millis(5_000);
 /// How often it is looked whether they have.
 const DRAIN_POLL_INTERVAL: Gap = Gap::from_millis(10);
 
-/// See it work: a simulated server, the proxy in front of it, and clients
+/// Run a simulated server, the proxy in front of it, and clients, and show live figures
+///
+/// Everything runs in this process, on loopback. The server is simulated, so its times say nothing about any hardware; the
+/// proxy and its measurements are real. The figures go to stderr, and the summary at the end to stdout. The proxy reads
+/// OpenTelemetry's own environment variables, such as OTEL_EXPORTER_OTLP_ENDPOINT.
 #[derive(Debug, clap::Args)]
-#[command(after_help = ABOUT)]
 pub(super) struct Args {
-    /// End after this time, as in 30s; without it Ctrl-C ends
+    /// Stop after this time, e.g. 30s [default: run until Ctrl-C]
     #[arg(long = "for", value_name = "DURATION", value_parser = super::values::parse_duration)]
     length: Option<Gap>,
 
@@ -46,27 +50,23 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Address that clients connect to [default: 127.0.0.1:8080, or a free port where that is taken]
+    /// Listen for clients on this address [default: 127.0.0.1:8080, or a free port if that is taken]
     #[arg(long, value_name = "IP:PORT")]
     listen: Option<String>,
 
-    /// Address of metrics, health and the live figures [default: 127.0.0.1:9464, or a free port where that is taken]
+    /// Serve metrics, health and the live page on this address [default: 127.0.0.1:9464, or a free port if that is taken]
     #[arg(long, value_name = "IP:PORT")]
     admin: Option<String>,
 }
 
-/// Paragraphs are single lines: clap wraps them to the terminal.
-const ABOUT: &str = "\
-Everything runs in this process, on loopback. The server is simulated, so its times say nothing about any hardware; \
-the proxy and its measurements are the real ones. The figures go to stderr, and the summary at the end to stdout. \
-OpenTelemetry's own variables, such as OTEL_EXPORTER_OTLP_ENDPOINT, are heeded.
-
-Examples:
-  Look for half a minute:
-    streamgauge demo --for 30s
-
-  Keep it running to try a dashboard on:
-    streamgauge demo --admin 0.0.0.0:9464";
+pub(super) const HELP: VerbHelp = VerbHelp {
+    flags: &["for", "json", "listen", "admin"],
+    examples: &[
+        ("Watch it for half a minute", "streamgauge demo --for 30s"),
+        ("Keep it running, to test a dashboard from another machine", "streamgauge demo --admin 0.0.0.0:9464"),
+        ("Print the summary for a script", "streamgauge demo --for 10s --json | jq ."),
+    ],
+};
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let _logging =

@@ -1,4 +1,4 @@
-//! `streamgauge inspect`: what one recorded response stream means; for people who debug a server.
+//! `streamgauge inspect`: explains one recorded response stream, to debug a server.
 
 mod explain;
 mod inspection;
@@ -15,6 +15,7 @@ use anyhow::Context as _;
 use clap::ValueHint;
 use serde::de::IgnoredAny;
 
+use super::help::VerbHelp;
 use crate::measure::dialect::{Dialect, Routes, TABLE};
 use crate::measure::record::{Ending, UnreadReason};
 use crate::measure::shape::RequestShape;
@@ -24,42 +25,45 @@ pub use inspection::{
 };
 pub use recording::RecordedResponse;
 
-/// Say what a recorded response means, event by event
+/// Explain a recorded response, event by event, as the proxy would measure it
+///
+/// The output is a line for each event and a summary: dialect, first and last token, token counts, finish reasons. For
+/// debugging a server or a client.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The response body as it came; `-` is stdin
+    /// Response body as recorded; `-` reads stdin
     #[arg(value_hint = ValueHint::FilePath)]
     file: PathBuf,
 
-    /// The request's path, which says what dialect the response speaks
+    /// Path of the request, which determines the response's dialect
     #[arg(long)]
     path: String,
 
-    /// The request's JSON body, where it was kept
+    /// Read the request's JSON body from this file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     request: Option<PathBuf>,
 
-    /// The response's Content-Type; guessed from the file if not given
+    /// Set the response's Content-Type [default: guessed from the file]
     #[arg(long, value_name = "TYPE")]
     content_type: Option<String>,
 
-    /// The response's Content-Encoding, or grpc-encoding: gzip, deflate, br or zstd
+    /// Set the response's Content-Encoding or grpc-encoding: gzip, deflate, br or zstd [default: none]
     #[arg(long, value_name = "CODING")]
     content_encoding: Option<String>,
 
-    /// The sizes of the reads that the body came in, in bytes
+    /// Split the body into reads of these sizes in bytes, e.g. 512,64 [default: one read]
     #[arg(long, value_name = "BYTES", value_delimiter = ',')]
     segments: Vec<usize>,
 
-    /// FILE is a recording with times, one read per line: {"t": seconds since the request was sent, "b": bytes}
+    /// Read FILE as a timed recording and report latencies
     ///
-    /// `b` is a string of which each character is the byte of that code (Latin-1). The bytes are the body's, or the
-    /// connection's with the HTTP/1.1 head, which then tells Content-Type, Content-Encoding and chunks.
+    /// Each line is one read: {"t": seconds since the request was sent, "b": bytes}. `b` is a string in which each character
+    /// is the byte with that code (Latin-1). The bytes are the body, or the connection with its HTTP/1.1 head; the head then
+    /// determines Content-Type, Content-Encoding and chunks.
     #[arg(long, conflicts_with = "segments")]
     timed: bool,
 
-    /// Say which event has the first token by the rule of each other tool, and why
+    /// Report which event other tools count as the first token, and why
     #[arg(long)]
     explain: bool,
 
@@ -68,17 +72,27 @@ pub(super) struct Args {
     json: bool,
 }
 
-const EXAMPLES: &str = "\
-Examples:
-  Record a stream and look at it:
-    curl -sN localhost:8000/v1/completions -d @request.json > reply.sse
-    streamgauge inspect reply.sse --path /v1/completions --request request.json
-
-  See when its tokens came, and what other tools would take for the first:
-    streamgauge inspect reply.timed.jsonl --path /v1/chat/completions --timed --explain
-
-  Count on it in a script:
-    streamgauge inspect reply.sse --path /v1/chat/completions --json | jq .output_tokens";
+pub(super) const HELP: VerbHelp = VerbHelp {
+    flags: &["path", "request", "timed", "explain", "json"],
+    examples: &[
+        (
+            "Record a stream and look at it",
+            "curl -sN localhost:8000/v1/completions -d @request.json > reply.sse
+    streamgauge inspect reply.sse --path /v1/completions \\
+      --request request.json",
+        ),
+        (
+            "Report token times, and each tool's first token",
+            "streamgauge inspect reply.timed.jsonl --path /v1/chat/completions \\
+      --timed --explain",
+        ),
+        (
+            "Print the number of output tokens in a script",
+            "streamgauge inspect reply.sse --path /v1/chat/completions --json \\
+      | jq .output_tokens",
+        ),
+    ],
+};
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let file = read(&args.file)?;

@@ -227,17 +227,6 @@ mod tests {
     }
 
     #[test]
-    fn an_example_is_copied_as_it_is_from_a_screen_of_eighty_columns() {
-        let mut whole = command();
-        for verb in VERBS_WITH_ALIASES {
-            let about = whole.find_subcommand_mut(verb).unwrap().get_long_about().unwrap().to_string();
-            let (_, examples) = about.split_once("Examples:").unwrap();
-            let long: Vec<&str> = examples.lines().filter(|line| line.starts_with("    ") && line.len() > 80).collect();
-            assert!(long.is_empty(), "{verb}: {long:?}");
-        }
-    }
-
-    #[test]
     fn only_flags_of_other_tools_are_answered() {
         let said = |args: &[&str]| {
             let error = command().try_get_matches_from([&["streamgauge"], args].concat()).unwrap_err();

@@ -1,4 +1,4 @@
-//! The flags of every verb that sends load: targets, sending, and judgement of the responses.
+//! The flags of `replay`, `load` and `sweep`: targets, requests, connections, evaluation.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -18,135 +18,140 @@ use crate::replay::scrape::ScrapeTarget;
 use crate::replay::target::TargetUrl;
 use crate::replay::{ClientAbort, ConnectionReuse};
 
-/// See the module.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct RunnerArgs {
-    /// Where requests go, as http://HOST:PORT[/PREFIX] or https://…; may be repeated, and then they take turns. With a
-    /// model in front, as in `llama-*=http://…`, only those for it
+    /// Send requests to http://HOST:PORT[/PREFIX] or https://…; repeat it to alternate between targets
+    ///
+    /// With a model in front, e.g. `llama-*=http://…`, the target gets only the requests for that model.
     #[arg(long = "target", value_name = "[MODEL=]URL", required = true)]
     pub(in crate::cli) targets: Vec<String>,
 
-    /// Folder for run.json, records.jsonl.zst and histograms.hlog; without it nothing is written
-    #[arg(long, value_name = "DIR")]
+    /// Write run.json, records.jsonl.zst and histograms.hlog into this folder [default: write nothing]
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub(in crate::cli) out: Option<PathBuf>,
 
-    /// Also write what another tool would have written, by its definitions; may be repeated
-    #[arg(long = "out-format", value_name = "TOOL", value_delimiter = ',', requires = "out")]
+    /// Also write the result files of another tool, by its definitions; may be repeated
+    #[arg(long = "out-format", value_name = "TOOL", value_delimiter = ',', requires = "out", help_heading = "Output")]
     pub(in crate::cli) out_formats: Vec<ArtifactFormat>,
 
-    /// Write this into run.json, as in gpu=H100 or 'engine=vllm serve --max-num-seqs 64': what the figures depend on and no
-    /// server says of itself; may be repeated
-    #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = meta, requires = "out")]
+    /// Add metadata to run.json, e.g. gpu=H100 or 'engine=vllm serve --max-num-seqs 64'; may be repeated
+    #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = meta, requires = "out", help_heading = "Output")]
     pub(in crate::cli) meta: Vec<(String, String)>,
 
-    /// Also write down what this server says of itself once a second (its queue, its KV cache, its preemptions): the URL
-    /// of its Prometheus page, where http://HOST:PORT alone is that of /metrics; may be repeated
-    #[arg(long = "server-metrics", value_name = "URL", requires = "out")]
+    /// Record this Prometheus endpoint once a second: queue, KV cache, preemptions, GPU; may be repeated
+    ///
+    /// The path defaults to /metrics.
+    #[arg(long = "server-metrics", value_name = "URL", requires = "out", help_heading = "Output")]
     pub(in crate::cli) server_metrics: Vec<String>,
 
-    /// Address of the live page, metrics and health while it runs, as the proxy has them
-    #[arg(long, value_name = "IP:PORT")]
+    /// Serve the live page, metrics and health on this address during the run [default: none]
+    #[arg(long, value_name = "IP:PORT", help_heading = "Output")]
     pub(in crate::cli) admin: Option<SocketAddr>,
 
     /// Print the summary as one JSON object
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(in crate::cli) json: bool,
 
-    /// Begin at this time, as in 2026-11-21T12:00:00Z: for several machines that send one load together
+    /// Start sending at this UTC time, e.g. 2026-11-21T12:00:00Z, to synchronize several machines
     #[arg(long, value_name = "TIME", value_parser = timestamp, help_heading = "Timing")]
     pub(in crate::cli) start_at: Option<SystemTime>,
 
-    /// Send one part of N, as in 1/4; sessions stay whole, and all parts together are what one would send. `job/4` takes
-    /// the part from JOB_COMPLETION_INDEX, which an Indexed Job of Kubernetes sets
+    /// Send part I of N of the load, e.g. 1/4, in whole sessions
+    ///
+    /// The N parts together are the load that one machine would send. `job/4` reads the part from JOB_COMPLETION_INDEX, which
+    /// an Indexed Job of Kubernetes sets.
     #[arg(long, value_name = "I/N|job/N", value_parser = part, help_heading = "Timing")]
     pub(in crate::cli) shard: Option<ShardArg>,
 
-    /// Leave the first sends out of the figures: a time, or a number as in 100req
+    /// Exclude the first requests from the figures: a time, e.g. 30s, or a number, e.g. 100req
     #[arg(long, value_name = "DURATION|Nreq", value_parser = warmup, help_heading = "Timing")]
     pub(in crate::cli) warmup: Option<WarmupArg>,
 
-    /// Leave the last sends out of the figures
+    /// Exclude requests sent in the last DURATION of the run from the figures
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "Timing")]
     pub(in crate::cli) cooldown: Option<Gap>,
 
-    /// The dialect of all requests, such as openai.completions. Without it what the trace says, or openai.chat
+    /// Send all requests in this dialect, e.g. openai.completions [default: the trace's, or openai.chat]
     #[arg(long, value_name = "NAME", help_heading = "Requests")]
     pub(in crate::cli) dialect: Option<String>,
 
-    /// A tokenizer.json: prompts are made of words that are one token in it, and so of an exact length. Without it the
-    /// server's /tokenize is asked which words those are, if it has one
+    /// Build prompts from words that are one token in this tokenizer.json, for exact lengths
+    ///
+    /// Without it, the command asks the server's /tokenize endpoint, if there is one.
     #[arg(long, value_name = "FILE", help_heading = "Requests")]
     pub(in crate::cli) tokenizer: Option<PathBuf>,
 
-    /// Tokens that the server adds to every prompt (its chat template): prompts are made so much shorter. `auto` asks the
-    /// server with two short requests before the run, and has fewer words where one is more than a token. With a number it
-    /// is asked nothing, not by /tokenize either
+    /// Shorten prompts by the N tokens that the server's chat template adds
+    ///
+    /// `auto` measures the overhead with two short requests before the run, and also corrects for words of more than one
+    /// token. With a number, no calibration request is sent, not even to /tokenize.
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = overhead, help_heading = "Requests")]
     pub(in crate::cli) prompt_overhead: PromptOverheadArg,
 
-    /// Ask for replies of exactly the planned length, by `ignore_eos` and `min_tokens`: everywhere but at public
-    /// APIs, which refuse the fields
+    /// Request responses of exactly the planned length, with `ignore_eos` and `min_tokens`
+    ///
+    /// `auto` omits these fields for public APIs, which reject them.
     #[arg(long, value_name = "WHEN", default_value = "auto", help_heading = "Requests")]
     pub(in crate::cli) exact_output: ExactOutputArg,
 
-    /// Decides texts and what is drawn
+    /// Seed for prompt text and random draws
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Requests")]
     pub(in crate::cli) seed: u64,
 
-    /// This share of clients leaves early, as in 20%
+    /// Disconnect this share of clients early, e.g. 20% [default: none]
     #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "cancel_after", help_heading = "Requests")]
     pub(in crate::cli) cancel_rate: Option<f64>,
 
-    /// When they leave: a time after sending, or a number of tokens as in 10tok
+    /// Disconnect after this time since sending, e.g. 2s, or after this many tokens, e.g. 10tok
     #[arg(long, value_name = "DURATION|Ntok", value_parser = client_abort, requires = "cancel_rate", help_heading = "Requests")]
     pub(in crate::cli) cancel_after: Option<ClientAbort>,
 
-    /// A header line, as in 'name: value'; may be repeated. Values are written nowhere
+    /// Add a header to every request, e.g. 'x-tenant: a'; may be repeated. The value is never written to a file
     #[arg(long = "header", value_name = "LINE", help_heading = "Connections")]
     pub(in crate::cli) headers: Vec<String>,
 
-    /// The environment variable that holds the API key
+    /// Send the API key in this environment variable as a bearer token
     #[arg(long, value_name = "NAME", help_heading = "Connections")]
     pub(in crate::cli) api_key_env: Option<String>,
 
-    /// Certificates to trust for https targets, in PEM, instead of the system's
+    /// Trust the certificates in this PEM file for https targets, instead of the system's
     #[arg(long, value_name = "FILE", help_heading = "Connections")]
     pub(in crate::cli) target_ca: Option<PathBuf>,
 
-    /// Which connection a request takes
+    /// Choose the connection of a request: an idle one, a new one, or one per session
     #[arg(long, value_name = "HOW", default_value = "reuse", help_heading = "Connections")]
     pub(in crate::cli) connections: ConnectionPolicy,
 
-    /// How long a connection may take to be made
+    /// Fail a request if connecting takes longer
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_positive_duration, help_heading = "Connections")]
     pub(in crate::cli) connect_timeout: Gap,
 
-    /// How long a request may take
+    /// Fail a request if it takes longer, from sending to the last byte
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = parse_positive_duration, help_heading = "Connections")]
     pub(in crate::cli) timeout: Gap,
 
-    /// Sending threads [default: half the cores]
+    /// Number of sending threads, at most 256 [default: half the cores]
     #[arg(long, value_name = "N", value_parser = parse_count_up_to(MAX_WORKERS), help_heading = "Connections")]
     pub(in crate::cli) workers: Option<u32>,
 
-    /// Objectives to count goodput by, as in 'chat: ttft<=500ms tpot<=50ms'; may be repeated
-    #[arg(long = "slo", value_name = "SLO", help_heading = "Judgement")]
+    /// Count goodput by these objectives, e.g. 'chat: ttft<=500ms tpot<=50ms'; may be repeated
+    #[arg(long = "slo", value_name = "SLO", help_heading = "Evaluation")]
     pub(in crate::cli) slos: Vec<Slo>,
 
-    /// End with 1 if goodput of any SLO is lower, as in 'goodput<95%'
-    #[arg(long, value_name = "CONDITION", value_parser = condition, requires = "slos", help_heading = "Judgement")]
+    /// Exit with status 1 if any SLO's goodput is below this, e.g. 'goodput<95%'
+    #[arg(long, value_name = "CONDITION", value_parser = condition, requires = "slos", help_heading = "Evaluation")]
     pub(in crate::cli) fail_if: Option<f64>,
 
-    /// Do not try this machine before the run, which takes 2.5 seconds; the result then says so
-    #[arg(long, help_heading = "Judgement")]
+    /// Skip the 2.5 s self-test of this machine before the run; the result records that
+    #[arg(long, help_heading = "Evaluation")]
     pub(in crate::cli) no_audit: bool,
 
-    /// Send nothing (exit code 3) if the audit finds that this machine cannot carry the plan
-    #[arg(long, conflicts_with = "no_audit", help_heading = "Judgement")]
+    /// Send nothing and exit with status 3 if the self-test finds this machine too slow for the plan
+    #[arg(long, conflicts_with = "no_audit", help_heading = "Evaluation")]
     pub(in crate::cli) strict: bool,
 
-    /// The run is not valid (exit code 3) if 1 % of requests were sent later than this
-    #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = parse_positive_duration, help_heading = "Judgement")]
+    /// Exit with status 3 if 1 % of requests were sent later than this: the run is then not valid
+    #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = parse_positive_duration, help_heading = "Evaluation")]
     pub(in crate::cli) max_lag: Gap,
 }
 

@@ -1,5 +1,5 @@
-//! The command line of a level: one of `streamgauge load`, or of `replay` where there is a trace. What a level does can so
-//! be done by hand, and a sweep has every flag that they have.
+//! The command line of a level: that of `streamgauge load`, or of `replay` with a trace. A user can so repeat a level by
+//! hand, and a sweep has every flag of both.
 
 use clap::builder::Resettable;
 use clap::{ArgMatches, Args as _, Command, FromArgMatches, Id, parser::ValueSource};
@@ -10,7 +10,7 @@ use crate::cli::runner::{PreparedRun, SetupError, WorkloadSpec, prepare};
 use crate::cli::{load, replay};
 use crate::report::sweep::file::FlagValues;
 
-/// Flags of theirs that a sweep sets itself, or that mean one run.
+/// Flags that a sweep sets itself, or that apply to a single run.
 const EXCLUDED_FLAGS: [&str; 12] = [
     "as-fast-as-possible",
     "concurrency",
@@ -25,7 +25,7 @@ const EXCLUDED_FLAGS: [&str; 12] = [
     "start-at",
     "trace",
 ];
-/// Flags of sending that a row of a matrix may have: they change the load, and not where it goes or how it is judged.
+/// Runner flags that a row of a matrix may have: they change the load, not its target or its evaluation.
 const MATRIX_ROW_FLAGS: [&str; 9] = [
     "rate",
     "concurrency",
@@ -38,7 +38,7 @@ const MATRIX_ROW_FLAGS: [&str; 9] = [
     "exact-output",
 ];
 
-/// What was typed of the flags of `load` and `replay`.
+/// The flags of `load` and `replay` on the command line.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LevelArgs(pub(super) FlagValues);
 
@@ -63,11 +63,11 @@ impl clap::Args for LevelArgs {
             if there || EXCLUDED_FLAGS.contains(&name) {
                 continue;
             }
-            // What conflicts and what is needed is told by the level's own command line.
+            // The level's own command line reports conflicts and missing flags.
             let mut arg = arg.clone().conflicts_with(Resettable::<Id>::Reset).requires(Resettable::<Id>::Reset);
             if name == "duration" {
                 let usual = format!("[default: {DEFAULT_DURATION}, or to the end of --requests or of the TRACE]");
-                arg = arg.help(format!("Send for so long at each level {usual}"));
+                arg = arg.help(format!("Send for this time at each level {usual}"));
             }
             if !known.contains(&name) {
                 arg = arg.help_heading("With a TRACE");

@@ -19,6 +19,7 @@ use self::level_args::LevelArgs;
 use self::levels::{LevelList, rates, slots};
 use self::plan::{RunSpec, SweepPlan};
 use super::EXIT_USAGE;
+use super::help::VerbHelp;
 use super::report::text_screen;
 use super::runner::flags::condition;
 use super::runner::{EXIT_INVALID_RUN, EXIT_SLO_MISSED, execute};
@@ -33,79 +34,87 @@ use crate::report::sweep::{LevelResult, Sweep, SweepReportOptions, read_run, ren
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
-Send load at many levels, and say which the server keeps up with
+Send load at several levels and report which of them the server sustains
 
-Each level is a run of `streamgauge load` with its flags, or of `replay` where a TRACE is given. Levels are listed (--rates, \
---concurrencies, --matrix), or one is looked for: the highest that keeps what --find-max asks for. Levels then double \
-until one is missed, and the space between is halved; one that is in doubt, by the 95 % interval of the share of good \
-requests, is measured again, and the answer once more for --sustain. A level at which more and more requests were in \
-flight is saturated, and missed.
+Each level is a run of `streamgauge load` with its flags, or of `replay` if a TRACE is given. --rates, --concurrencies and \
+--matrix list the levels. --find-max searches for the highest level that meets its goals: levels double until one fails, \
+then the interval is halved. The search repeats a level if the 95 % confidence interval of its share of good requests \
+contains the goal. The best level must then meet the goals again for --sustain; otherwise the search continues at lower \
+levels. A level is saturated, and fails, if the number of requests in flight keeps growing.
 
-Every level has texts of its own, so that the server's cache knows none of them. With --versus each level is sent to two \
-targets in the order A B B A, and their difference is told.
+Every level has its own prompt text, so the server's cache holds none of it. With --versus, each level is sent to two \
+targets in the order A B B A, and the report compares them.
 
-The folder gets a run's folder for each run, and sweep.json. A sweep that was stopped goes on where it was when it is \
-started again, and makes again what was not valid; `streamgauge report DIR` tells the same at any time.
+DIR gets sweep.json and a folder for each run. Start a stopped sweep again to resume it; runs that were not valid are \
+repeated. `streamgauge report DIR` prints the result at any time.
 
-The exit code is 0 done, 1 when --fail-if holds or no level keeps what --find-max asks for, 2 wrong usage, 3 when a \
-listed run is not valid, the target could not be reached, or a search was stopped before its answer.
+Exit codes: 0 success; 1 --fail-if applies, or no level meets --find-max; 2 wrong usage; 3 a listed run is not valid, the \
+target is unreachable, or a search was stopped before its result.";
 
-Examples:
-  What becomes of latency from 1 to 32 requests a second:
-    streamgauge sweep --target http://127.0.0.1:8000 --rates 1..32 \\
-      --isl 512 --osl 128 --out sweep1
+pub(super) const HELP: VerbHelp = VerbHelp {
+    flags: &["target", "out", "rates", "find-max", "duration", "isl", "osl"],
+    examples: &[
+        (
+            "Measure latency from 1 to 32 requests per second",
+            "streamgauge sweep --target http://127.0.0.1:8000 --rates 1..32 \\
+      --isl 512 --osl 128 --out sweep1",
+        ),
+        (
+            "Find the highest rate that meets an SLO",
+            "streamgauge sweep --target http://127.0.0.1:8000 --out limit \\
+      --isl 512 --osl 128 --find-max 'ttft.p99<=500ms tpot.p99<=50ms'",
+        ),
+        (
+            "Compare two servers at the levels of a benchmark plan",
+            "streamgauge sweep --matrix plan.yaml --target http://a:8000 \\
+      --versus http://b:8000 --out ab",
+        ),
+    ],
+};
 
-  How much can it take?
-    streamgauge sweep --target http://127.0.0.1:8000 --out limit \\
-      --isl 512 --osl 128 --find-max 'ttft.p99<=500ms tpot.p99<=50ms'
-
-  A benchmark plan, and two servers side by side:
-    streamgauge sweep --matrix plan.yaml --target http://a:8000 \\
-      --versus http://b:8000 --out ab";
-
-/// Send load at many levels, and say which the server keeps up with
+/// Send load at several levels and report which of them the server sustains
 #[derive(Debug, clap::Args)]
 #[command(long_about = ABOUT)]
 #[command(group(ArgGroup::new("levels").required(true).multiple(true).args(["rates", "concurrencies", "find_max", "matrix"])))]
 pub(crate) struct Args {
-    /// A trace whose pattern is sent at each rate, instead of synthetic load
+    /// Trace to rescale to each rate, instead of synthetic load
     #[arg(value_name = "TRACE")]
     trace: Option<PathBuf>,
 
-    /// Folder for the runs and sweep.json; one that holds a part of this sweep is gone on with
+    /// Write the runs and sweep.json into DIR; resume the sweep if DIR contains a partial one
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 
     /// Print one JSON object
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
 
-    /// Requests a second of each level: 1,2,4 or 1..64 (doubling) or 10..50+10. With --find-max the first and the last
+    /// Requests per second of each level: 1,2,4 or 1..64 (doubling) or 10..50+10; bounds of --find-max
     #[arg(long, value_name = "LIST", value_parser = rates, conflicts_with = "concurrencies", help_heading = "Levels")]
     rates: Option<LevelList>,
 
-    /// Requests open at a time, likewise
+    /// Open requests of each level, written like --rates
     #[arg(long, value_name = "LIST", value_parser = slots, help_heading = "Levels")]
     concurrencies: Option<LevelList>,
 
-    /// Look for the highest level that keeps this, as in 'ttft.p99<=500ms itl.p99<=50ms goodput>=95%'
+    /// Find the highest level that meets these goals, e.g. 'ttft.p99<=500ms goodput>=95%'
     #[arg(long, value_name = "GOALS", conflicts_with_all = ["matrix", "versus"], help_heading = "Levels")]
     find_max: Option<Criteria>,
 
-    /// How long the answer of --find-max has to keep it
+    /// Confirm the result of --find-max for this time
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_positive_duration, requires = "find_max", help_heading = "Levels")]
     sustain: Gap,
 
-    /// A YAML list of levels: rows of `name`, `hypothesis`, `cache: cold|warm`, and flags of `load` as keys
+    /// Read levels from a YAML list; keys are `name`, `hypothesis`, `cache: cold|warm`, and flags of `load`
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rates", "concurrencies"], help_heading = "Levels")]
     matrix: Option<PathBuf>,
 
-    /// A second target, which gets every level too: A B B A
+    /// Send every level to this second target too, in the order A B B A
     #[arg(long, value_name = "URL", help_heading = "Levels")]
     versus: Option<String>,
 
-    /// End with 1 if goodput of any SLO is lower at any level, as in 'goodput<95%'
-    #[arg(long, value_name = "CONDITION", value_parser = condition, help_heading = "Judgement")]
+    /// Exit with status 1 if any SLO's goodput is below this at any level, e.g. 'goodput<95%'
+    #[arg(long, value_name = "CONDITION", value_parser = condition, help_heading = "Evaluation")]
     fail_if: Option<f64>,
 
     #[command(flatten)]

@@ -22,11 +22,11 @@ use crate::trace::whole_turns::expand_turns;
 /// A trace to read.
 #[derive(Debug, clap::Args)]
 pub(super) struct TraceInputArgs {
-    /// The trace, or a folder of one; `-` is stdin
+    /// Trace to read: a file or a folder; `-` reads stdin
     #[arg(value_hint = ValueHint::AnyPath)]
     pub(super) trace: PathBuf,
 
-    /// What it is, if that is not to be guessed; `streamgauge trace convert --help` lists the formats
+    /// Format of the trace [default: detected]; `streamgauge trace convert --help` lists the formats
     #[arg(long, value_name = "FORMAT")]
     input_format: Option<FormatName>,
 
@@ -34,14 +34,14 @@ pub(super) struct TraceInputArgs {
     pub(super) reading: TraceReadArgs,
 }
 
-/// What a file cannot tell about itself.
+/// Properties that a file does not state.
 #[derive(Debug, clap::Args)]
 pub(super) struct TraceReadArgs {
-    /// Tokens of a block, where the format leaves it open
+    /// Tokens per block, if the format does not define it
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     block_size: Option<u32>,
 
-    /// Where chance begins, for what is drawn
+    /// Seed for random draws
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) seed: u64,
 }
@@ -49,11 +49,11 @@ pub(super) struct TraceReadArgs {
 /// Where a trace goes.
 #[derive(Debug, clap::Args)]
 pub(super) struct TraceOutputArgs {
-    /// Where to; `-` is stdout. A name that ends in .zst or .gz is written packed
+    /// Write to FILE, compressed if its name ends in .zst or .gz; `-` writes to stdout
     #[arg(long, short, value_name = "FILE", default_value = "-", value_hint = ValueHint::FilePath)]
     output: PathBuf,
 
-    /// What to write, if not what was read; our own where that cannot be written
+    /// Write this format [default: the one that was read, or streamgauge if it cannot be written]
     #[arg(long, value_name = "FORMAT")]
     output_format: Option<FormatName>,
 }

@@ -1,4 +1,4 @@
-//! `streamgauge trace`: what is in a trace, and one trace made of others.
+//! `streamgauge trace`: describes and transforms traces.
 
 mod diff;
 pub(super) mod flags;
@@ -13,6 +13,7 @@ use std::rc::Rc;
 use anyhow::Context as _;
 use clap::{Subcommand, ValueHint};
 
+use super::help::VerbHelp;
 use crate::capture::row;
 use crate::measure::time::Gap;
 use crate::trace::anonymize::{self, AnonymizeRounding};
@@ -25,43 +26,153 @@ use crate::trace::scale_lengths::{self, LengthScale};
 use crate::trace::slice::{self, TraceSlice};
 use flags::{FormatName, ScaleFactor, TraceInputArgs, TraceOutputArgs};
 
-/// Look into traces and make one of others, between our own format and the public ones
+/// Describe, convert and transform traffic traces, ours and public ones
 ///
-/// A trace is the shape of traffic: when requests came, how long they were, which prefixes they shared. Every verb
-/// streams, so that a trace may be larger than memory; `-` is stdin and stdout, and zstd and gzip are undone.
+/// A trace is the shape of traffic: request times, lengths, and the prefixes that prompts share. Every verb streams, so a
+/// trace may be larger than memory. `-` stands for stdin and stdout; zstd and gzip input is decompressed. `streamgauge
+/// trace convert --help` lists the formats.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES, after_long_help = LONG_EXAMPLES)]
 pub(super) struct Args {
     #[command(subcommand)]
     verb: Verb,
 }
 
-const EXAMPLES: &str = "\
-Examples:
-  What is in it?
-    streamgauge trace info conversation_trace.jsonl
+pub(super) const HELP: VerbHelp = VerbHelp {
+    flags: &[],
+    examples: &[
+        DESCRIBE,
+        TO_MOONCAKE,
+        (
+            "Double the traffic of the second ten minutes",
+            "streamgauge trace cut day.jsonl --from 10m --to 20m \\
+      | streamgauge trace scale - --rate 2x -o busy.jsonl",
+        ),
+        SHARE,
+    ],
+};
 
-  Replay our own traffic with AIPerf:
-    streamgauge trace convert capture/ --to mooncake -o trace.jsonl
+const DESCRIBE: (&str, &str) = ("Describe a trace", "streamgauge trace info conversation_trace.jsonl");
+const TO_MOONCAKE: (&str, &str) =
+    ("Convert a capture, to replay it with AIPerf", "streamgauge trace convert capture/ --to mooncake -o trace.jsonl");
+const SHARE: (&str, &str) = (
+    "Make a trace that can be published",
+    "streamgauge trace anonymize capture/ --round-time 100ms \\
+      --round-length 16 -o shared.jsonl",
+);
 
-  Twice the traffic of the second ten minutes:
-    streamgauge trace cut day.jsonl --from 10m --to 20m | streamgauge trace scale - --rate 2x -o busy.jsonl";
-
-const LONG_EXAMPLES: &str = "\
-Examples:
-  What is in it, and what would a cache of 100,000 blocks have had?
-    streamgauge trace info conversation_trace.jsonl --cache-blocks 100000
-
-  Replay our own traffic with AIPerf:
-    streamgauge trace convert capture/ --to mooncake -o trace.jsonl
-
-  Twice the traffic of the second ten minutes:
-    streamgauge trace cut day.jsonl --from 10m --to 20m | streamgauge trace scale - --rate 2x -o busy.jsonl
-
-  Give a trace away:
-    streamgauge trace anonymize capture/ --round-time 100ms --round-length 16 -o shared.jsonl
-
-`streamgauge trace convert --help` lists the formats.";
+/// The help of every verb below `trace`.
+pub(super) const SUBVERBS: [(&str, VerbHelp); 9] = [
+    (
+        "info",
+        VerbHelp {
+            flags: &["input-format", "cache-blocks", "cache-tokens", "json"],
+            examples: &[
+                DESCRIBE,
+                (
+                    "Predict the hit rate of a cache of 100,000 blocks",
+                    "streamgauge trace info conversation_trace.jsonl --cache-blocks 100000",
+                ),
+                ("Print figures for a script", "streamgauge trace info capture/ --json | jq ."),
+            ],
+        },
+    ),
+    (
+        "convert",
+        VerbHelp {
+            flags: &["from", "to", "output", "whole-turns"],
+            examples: &[
+                TO_MOONCAKE,
+                (
+                    "Convert a public trace to our format, compressed",
+                    "streamgauge trace convert conversation_trace.jsonl -o trace.jsonl.zst",
+                ),
+                ("Name the input format", "streamgauge trace convert day.csv --from burstgpt -o day.jsonl"),
+            ],
+        },
+    ),
+    (
+        "cut",
+        VerbHelp {
+            flags: &["from", "to", "models", "output"],
+            examples: &[
+                ("Keep the second ten minutes", "streamgauge trace cut day.jsonl --from 10m --to 20m -o part.jsonl"),
+                (
+                    "Keep the requests for some models",
+                    "streamgauge trace cut day.jsonl --models 'llama-*,qwen' -o part.jsonl",
+                ),
+                ("Describe the first hour", "streamgauge trace cut day.jsonl --to 1h | streamgauge trace info -"),
+            ],
+        },
+    ),
+    (
+        "scale",
+        VerbHelp {
+            flags: &["rate", "isl", "osl", "output"],
+            examples: &[
+                ("Double the traffic", "streamgauge trace scale day.jsonl --rate 2x -o busy.jsonl"),
+                ("Keep a quarter of the sessions", "streamgauge trace scale day.jsonl --rate 0.25x -o quiet.jsonl"),
+                (
+                    "Shorten prompts and responses for a small server",
+                    "streamgauge trace scale day.jsonl --isl 0.0625x --osl 0.5x -o small.jsonl",
+                ),
+            ],
+        },
+    ),
+    (
+        "merge",
+        VerbHelp {
+            flags: &["from-start", "output", "output-format"],
+            examples: &[
+                ("Merge two captures by wall-clock time", "streamgauge trace merge gateway-1/ gateway-2/ -o all.jsonl"),
+                (
+                    "Overlay two traces that start together",
+                    "streamgauge trace merge chat.jsonl code.jsonl --from-start -o all.jsonl",
+                ),
+                ("Sort the rows of one trace by time", "streamgauge trace merge day.jsonl -o sorted.jsonl"),
+            ],
+        },
+    ),
+    (
+        "anonymize",
+        VerbHelp {
+            flags: &["round-time", "round-length", "output"],
+            examples: &[
+                SHARE,
+                ("Replace ids and model names only", "streamgauge trace anonymize capture/ -o shared.jsonl"),
+            ],
+        },
+    ),
+    (
+        "spread",
+        VerbHelp {
+            flags: &["grid", "seed", "output"],
+            examples: &[
+                ("Spread arrivals; detect the interval", "streamgauge trace spread day.jsonl -o smooth.jsonl"),
+                (
+                    "Spread timestamps that were rounded to 3 s",
+                    "streamgauge trace spread day.jsonl --grid 3s -o smooth.jsonl",
+                ),
+            ],
+        },
+    ),
+    (
+        "diff",
+        VerbHelp {
+            flags: &["input-format", "json"],
+            examples: &[
+                ("Compare a trace with its replay", "streamgauge trace diff trace.jsonl run1"),
+                ("Print the differences as JSON", "streamgauge trace diff day.jsonl scaled.jsonl --json"),
+            ],
+        },
+    ),
+    (
+        "schema",
+        VerbHelp {
+            flags: &[],
+            examples: &[("Write the schema to a file", "streamgauge trace schema > trace.schema.json")],
+        },
+    ),
+];
 
 #[derive(Debug, Subcommand)]
 enum Verb {
@@ -73,21 +184,23 @@ enum Verb {
     Anonymize(AnonymizeArgs),
     Spread(SpreadArgs),
     Diff(DiffArgs),
-    /// Print the JSON Schema of our own format: of a file's first line and of the others
+    /// Print the JSON Schema of our own trace format
+    ///
+    /// The schema covers the header in the first line of a file and the rows in the other lines.
     Schema,
 }
 
-/// Say what is in a trace: rate, lengths, burstiness, prefix reuse, sessions, and what might mislead
+/// Describe a trace: rate, lengths, burstiness, prefix reuse, sessions, and pitfalls of the data
 #[derive(Debug, clap::Args)]
 struct InfoArgs {
     #[command(flatten)]
     input: TraceInputArgs,
 
-    /// Also tell what a cache of so many blocks would have, which forgets what was used longest ago
+    /// Also report the hit rate of an LRU cache of N blocks
     #[arg(long, value_name = "N", conflicts_with = "cache_tokens")]
     cache_blocks: Option<usize>,
 
-    /// The same for a cache of so many tokens
+    /// Also report the hit rate of an LRU cache of N tokens
     #[arg(long, value_name = "N")]
     cache_tokens: Option<u64>,
 
@@ -100,54 +213,57 @@ struct InfoArgs {
     plain: bool,
 }
 
-/// Write a trace in another format; what that cannot hold is counted on stderr
+/// Convert a trace to another format, and count dropped fields on stderr
 #[derive(Debug, clap::Args)]
-#[command(after_help = flags::formats())]
+#[command(after_long_help = flags::formats())]
 struct ConvertArgs {
-    /// The trace, or a folder of one; `-` is stdin
+    /// Trace to read: a file or a folder; `-` reads stdin
     #[arg(value_hint = ValueHint::AnyPath)]
     trace: PathBuf,
 
-    /// What it is, if that is not to be guessed
+    /// Format of the trace [default: detected]
     #[arg(long, visible_alias = "input-format", value_name = "FORMAT")]
     from: Option<FormatName>,
 
-    /// What to write
+    /// Write this format
     #[arg(long, value_name = "FORMAT", default_value = "streamgauge")]
     to: FormatName,
 
-    /// Make prompts whole where later turns hold only what was added: each then has the prompts and answers before it
+    /// Expand later turns that hold only new text: put the conversation so far before it
     #[arg(long)]
     whole_turns: bool,
 
-    /// Tokens that the chat template of the server adds to every prompt, where a tool of others will send the trace as
-    /// chats: prompts are written so much shorter, as `streamgauge replay` sends them
-    #[arg(long, value_name = "TOKENS", default_value_t = 0)]
+    /// Shorten prompts by the N tokens that the server's chat template adds
+    ///
+    /// For other tools that send the trace as chats. `streamgauge replay` corrects its prompts itself.
+    #[arg(long, value_name = "N", default_value_t = 0)]
     prompt_overhead: u64,
 
     #[command(flatten)]
     reading: flags::TraceReadArgs,
 
-    /// Where to; `-` is stdout. A name that ends in .zst or .gz is written packed
+    /// Write to FILE, compressed if its name ends in .zst or .gz; `-` writes to stdout
     #[arg(long, short, value_name = "FILE", default_value = "-", value_hint = ValueHint::FilePath)]
     output: PathBuf,
 }
 
-/// Keep a part of a trace, by time and model; its time begins where the cut does
+/// Keep part of a trace, by time and model
+///
+/// Time 0 of the result is the start of the cut.
 #[derive(Debug, clap::Args)]
 struct CutArgs {
     #[command(flatten)]
     input: TraceInputArgs,
 
-    /// From this time of the trace on, as in 90s or 1.5h
+    /// Keep requests from this time of the trace on, e.g. 90s or 1.5h
     #[arg(long, value_name = "TIME", default_value = "0")]
     from: Gap,
 
-    /// Before this time of the trace
+    /// Keep requests before this time of the trace [default: its end]
     #[arg(long, value_name = "TIME")]
     to: Option<Gap>,
 
-    /// Requests for one of these models; `*` stands for anything
+    /// Keep requests for these models; `*` matches any text [default: all]
     #[arg(long, value_name = "MODEL", value_delimiter = ',')]
     models: Vec<String>,
 
@@ -155,29 +271,29 @@ struct CutArgs {
     output: TraceOutputArgs,
 }
 
-/// Make more or less of the same traffic, or longer or shorter, with the structure of its prefixes
+/// Scale a trace's rate, prompt lengths or response lengths, and keep its prefix structure
 ///
-/// More is copies laid over each other, with ids of their own; less leaves out whole sessions. Blocks of prompts are
-/// scaled with the prompts.
+/// A higher rate overlays copies of the trace with new ids; a lower rate drops whole sessions. The blocks of prompts scale
+/// with the prompts.
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("what").required(true).multiple(true).args(["rate", "isl", "osl"])))]
 struct ScaleArgs {
     #[command(flatten)]
     input: TraceInputArgs,
 
-    /// How many times the traffic, as in 2x, 1.5x or 0.25x
+    /// Multiply the request rate, e.g. 2x, 1.5x or 0.25x
     #[arg(long, value_name = "TIMES")]
     rate: Option<ScaleFactor>,
 
-    /// Time over which the copies begin: bursts of copies meet if it is short
+    /// Start copies within this time; if it is short, their bursts coincide
     #[arg(long, value_name = "TIME", default_value = "10s", requires = "rate")]
     offset: Gap,
 
-    /// How many times as long prompts are, as in 0.0625x for a server that holds a 16th
+    /// Multiply prompt lengths, e.g. 0.0625x for a server with a sixteenth of the context
     #[arg(long, value_name = "TIMES")]
     isl: Option<ScaleFactor>,
 
-    /// The same of replies
+    /// Multiply response lengths, e.g. 0.5x
     #[arg(long, value_name = "TIMES")]
     osl: Option<ScaleFactor>,
 
@@ -185,18 +301,20 @@ struct ScaleArgs {
     output: TraceOutputArgs,
 }
 
-/// Make one trace of several, in order of time; of one, put its rows in order
+/// Merge traces into one, in order of time
+///
+/// A single trace is sorted by time.
 #[derive(Debug, clap::Args)]
 struct MergeArgs {
-    /// The traces
+    /// Traces to merge
     #[arg(required = true, value_name = "TRACE", value_hint = ValueHint::AnyPath)]
     traces: Vec<PathBuf>,
 
-    /// Let all begin at zero, instead of at their wall-clock times where all have one
+    /// Start all traces at time 0 [default: align them by wall-clock time if all have one]
     #[arg(long)]
     from_start: bool,
 
-    /// What they are, if that is not to be guessed
+    /// Format of the traces [default: detected]
     #[arg(long, value_name = "FORMAT")]
     input_format: Option<FormatName>,
 
@@ -207,31 +325,31 @@ struct MergeArgs {
     output: TraceOutputArgs,
 }
 
-/// Make a trace to give away: ids of a new key, models without their names, times and lengths rounded
+/// Make a trace that can be published: new ids, no model names, rounded times and lengths
 #[derive(Debug, clap::Args)]
 struct AnonymizeArgs {
     #[command(flatten)]
     input: TraceInputArgs,
 
-    /// Round times down to multiples of this; gaps between tokens are then left out
+    /// Round times down to multiples of this and drop gaps between tokens; 0 keeps both
     #[arg(long, value_name = "TIME", default_value = "0")]
     round_time: Gap,
 
-    /// Round lengths up to multiples of so many tokens, of prompts within their last block
-    #[arg(long, value_name = "TOKENS", default_value_t = 0)]
+    /// Round lengths up to multiples of N tokens, prompts at most to the end of their last block; 0 keeps them
+    #[arg(long, value_name = "N", default_value_t = 0)]
     round_length: u64,
 
     #[command(flatten)]
     output: TraceOutputArgs,
 }
 
-/// Spread timestamps of batches: each arrival moves to a place of its own inside its batch's interval
+/// Spread arrivals with batched timestamps over the interval of their batch
 #[derive(Debug, clap::Args)]
 struct SpreadArgs {
     #[command(flatten)]
     input: TraceInputArgs,
 
-    /// Time from one batch to the next, if that is not to be found
+    /// Time between batches, e.g. 3s [default: detected]
     #[arg(long, value_name = "TIME")]
     grid: Option<Gap>,
 
@@ -239,21 +357,21 @@ struct SpreadArgs {
     output: TraceOutputArgs,
 }
 
-/// Say how far two traces are apart: their figures side by side, and the rows of one against those of the other
+/// Compare two traces: their figures side by side, and their rows one by one
 ///
-/// Rows are put in order of time and joined by it, each trace's time counted from its first row. The exit code is 0
-/// whatever the difference, and 2 where a trace cannot be read.
+/// Rows are sorted and joined by time, which starts at each trace's first row. The exit code is 0 whatever the difference,
+/// and 2 if a trace cannot be read.
 #[derive(Debug, clap::Args)]
 struct DiffArgs {
-    /// The first trace, as what was planned
+    /// First trace, e.g. the planned one
     #[arg(value_name = "A", value_hint = ValueHint::AnyPath)]
     a: PathBuf,
 
-    /// The second, as what came of it
+    /// Second trace, e.g. the sent one
     #[arg(value_name = "B", value_hint = ValueHint::AnyPath)]
     b: PathBuf,
 
-    /// What they are, if that is not to be guessed
+    /// Format of the traces [default: detected]
     #[arg(long, value_name = "FORMAT")]
     input_format: Option<FormatName>,
 
