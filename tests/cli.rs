@@ -60,9 +60,48 @@ fn help_and_version_go_to_stdout_and_teach() {
     assert_eq!(first.lines().nth(2).map(str::trim), Some("streamgauge demo"), "{first}");
     let version = run(&["-V"]);
     assert_eq!(version, Done { code: Some(0), stdout: "streamgauge 0.1.0\n".to_owned(), stderr: String::new() });
-    let proxy = run(&["proxy", "-h"]).stdout;
+    let proxy = run(&["proxy", "--help"]).stdout;
     assert!(proxy.contains("[default: 127.0.0.1:8080]"), "{proxy}");
     assert!(proxy.contains("Every setting is a flag (--upstream-http)"), "{proxy}");
+}
+
+/// The verbs that a help lists under "Commands:".
+fn verbs_of(help: &str) -> Vec<&str> {
+    let listed = help.split("\nCommands:\n").nth(1).unwrap_or_default().lines().take_while(|line| !line.is_empty());
+    let names = listed.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    names.filter(|verb| !matches!(*verb, "" | "help")).collect()
+}
+
+/// The help of a verb on a terminal of eighty columns.
+fn help_of(path: &[&str], flag: &str) -> String {
+    let mut command = program(&[path, &[flag]].concat());
+    command.env("COLUMNS", "80");
+    let done = finish(command, b"");
+    assert_eq!((done.code, &*done.stderr), (Some(0), ""), "{path:?} {flag}");
+    done.stdout
+}
+
+#[test]
+fn the_short_help_of_every_verb_fits_on_a_screen_and_has_examples() {
+    let mut paths: Vec<Vec<String>> = vec![Vec::new()];
+    let mut at = 0;
+    while let Some(path) = paths.get(at).cloned() {
+        let path: Vec<&str> = path.iter().map(String::as_str).collect();
+        let (short, long) = (help_of(&path, "-h"), help_of(&path, "--help"));
+        let lines = short.lines().count();
+        assert!(lines <= 45, "{path:?}: {lines} lines\n{short}");
+        assert!(short.len() < long.len(), "{path:?}: -h is not shorter than --help");
+        for help in [&short, &long] {
+            let examples = help.split("\nExamples:\n").nth(1).unwrap_or_else(|| panic!("{path:?} has no examples"));
+            assert!(examples.contains("\n    streamgauge ") || examples.contains("(streamgauge "), "{examples}");
+        }
+        assert!(short.contains(" --help` has ") && short.contains("src/cli/README.md"), "{path:?}: {short}");
+        let below = verbs_of(&long).into_iter().map(|verb| [&path[..], &[verb]].concat());
+        paths.extend(below.map(|path| path.into_iter().map(str::to_owned).collect()));
+        at += 1;
+    }
+    let walked = |path: [&str; 2]| paths.iter().any(|walked| *walked == path);
+    assert!(walked(["trace", "convert"]) && walked(["config", "schema"]), "{paths:?}");
 }
 
 #[test]

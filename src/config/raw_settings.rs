@@ -18,175 +18,175 @@ use super::proxy::{LogFormat, LogLevel, UpstreamHttp};
 #[derive(Clone, Default, Args, Serialize, JsonSchema)]
 #[schemars(title = "Streamgauge configuration", deny_unknown_fields)]
 pub struct RawSettings {
-    /// Address that clients connect to
+    /// Listen for clients on this address
     #[arg(long, help_heading = "Addresses", value_name = "IP:PORT")]
     pub listen: Option<String>,
 
-    /// Address of metrics, health and the live page
+    /// Serve metrics, health and the live page on this address
     #[arg(long, help_heading = "Addresses", value_name = "IP:PORT")]
     pub admin: Option<String>,
 
-    /// Host names that the admin port answers to beside IP addresses and localhost, as in 'gauge,*.svc'; none
+    /// Answer these host names on the admin port, besides IP addresses and localhost, e.g. 'gauge,*.svc'
     #[arg(long, help_heading = "Addresses", value_name = "LIST")]
     #[schemars(extend("type" = ["string", "array", "null"]))]
     pub admin_hosts: Vec<String>,
 
-    /// URL of the inference server, as in `http://127.0.0.1:8000`; required
+    /// Forward to the inference server at this URL, e.g. `http://127.0.0.1:8000`; required
     #[arg(long, help_heading = "Upstream", value_name = "URL")]
     pub upstream: Option<String>,
 
-    /// HTTP version to the inference server; auto is HTTP/2 where TLS negotiates it, else HTTP/1.1
+    /// Use this HTTP version to the inference server; auto is HTTP/2 if TLS negotiates it, else HTTP/1.1
     #[arg(long, help_heading = "Upstream", value_name = "VERSION")]
     pub upstream_http: Option<UpstreamHttp>,
 
-    /// Time to connect to the inference server, TLS included
+    /// Fail a request if connecting to the inference server, TLS included, takes longer
     #[arg(long, help_heading = "Upstream", value_name = "TIME")]
     pub upstream_connect_timeout: Option<String>,
 
-    /// PEM file of certificates to trust for the inference server, instead of the system's
+    /// Trust the certificates in this PEM file for the inference server, instead of the system's
     #[arg(long, help_heading = "Upstream", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub upstream_ca: Option<String>,
 
-    /// PEM file of the client certificate shown to the inference server
+    /// Send the client certificate in this PEM file to the inference server
     #[arg(long, help_heading = "Upstream", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub upstream_cert: Option<String>,
 
-    /// PEM file of that certificate's private key
+    /// Read that certificate's private key from this PEM file
     #[arg(long, help_heading = "Upstream", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub upstream_key: Option<String>,
 
-    /// Name that the inference server's certificate must carry, if it is not the host of the URL
+    /// Require this name in the inference server's certificate, instead of the URL's host
     #[arg(long, help_heading = "Upstream", value_name = "NAME")]
     pub upstream_server_name: Option<String>,
 
-    /// PEM file of the certificate shown to clients; turns TLS on
+    /// Serve clients over TLS with the certificate in this PEM file
     #[arg(long, help_heading = "TLS to clients", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub tls_cert: Option<String>,
 
-    /// PEM file of that certificate's private key
+    /// Read that certificate's private key from this PEM file
     #[arg(long, help_heading = "TLS to clients", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub tls_key: Option<String>,
 
-    /// PEM file of certificate authorities; clients must show a certificate of one of them
+    /// Require client certificates from an authority in this PEM file
     #[arg(long, help_heading = "TLS to clients", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub tls_client_ca: Option<String>,
 
-    /// Request headers to add: via (Via), forwarded (X-Forwarded-For, -Proto and -Host), none
+    /// Add request headers: via (Via), forwarded (X-Forwarded-For, -Proto and -Host), none
     #[arg(long, help_heading = "Forwarding", value_name = "LIST")]
     #[schemars(extend("type" = ["string", "array", "null"]))]
     pub headers: Vec<String>,
 
-    /// Ask OpenAI-compatible servers for the usage of streams whose clients do not, and hide it from those
+    /// Request usage in streams of OpenAI-compatible servers, and remove it if the client did not request it
     #[arg(long, help_heading = "Forwarding", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub ask_usage: Option<bool>,
 
-    /// Threads that forward, 1 to 64 [default: the machine's cores, at most 4]
+    /// Number of forwarding threads, 1 to 64 [default: the machine's cores, at most 4]
     #[arg(long, help_heading = "Forwarding", value_name = "COUNT")]
     pub workers: Option<u64>,
 
-    /// Largest request head, in bytes or as in 64K; a reply's may have 65536
+    /// Reject larger request heads, in bytes or e.g. 64K; response heads may have 65536 bytes
     #[arg(long, help_heading = "Forwarding", value_name = "BYTES")]
     #[schemars(extend("type" = ["integer", "string", "null"]))]
     pub max_head_bytes: Option<String>,
 
-    /// Time for a client to send a whole request head
+    /// Close a connection if its client takes longer to send a request head
     #[arg(long, help_heading = "Forwarding", value_name = "TIME")]
     pub head_timeout: Option<String>,
 
-    /// Time a kept connection may stay unused
+    /// Close a kept-alive connection after this time without a request
     #[arg(long, help_heading = "Forwarding", value_name = "TIME")]
     pub idle_timeout: Option<String>,
 
-    /// Requests in flight; further ones are answered 503
+    /// Allow at most this many requests in flight; answer 503 to further ones
     #[arg(long, help_heading = "Forwarding", value_name = "COUNT")]
     pub max_streams: Option<u64>,
 
-    /// Client connections; further ones wait to be accepted
+    /// Accept at most this many client connections; further ones wait
     #[arg(long, help_heading = "Forwarding", value_name = "COUNT")]
     pub max_connections: Option<u64>,
 
-    /// Time for open streams to end when the process is told to stop; 0 cuts them
+    /// Wait this time for open streams on shutdown; 0 ends them at once
     #[arg(long, help_heading = "Forwarding", value_name = "TIME")]
     pub drain: Option<String>,
 
-    /// Dialect of the paths that fit, as in '/custom/*=openai.chat'; may be repeated
+    /// Parse matching paths as this dialect, e.g. '/custom/*=openai.chat'; may be repeated
     #[arg(long = "route", help_heading = "Measurement", value_name = "PATH=DIALECT")]
     #[schemars(schema_with = "super::schema::routes")]
     pub routes: Vec<String>,
 
-    /// Objectives of a good request, as in 'chat: ttft<=500ms itl.p99<=50ms'; may be repeated
+    /// Define a good request, e.g. 'chat: ttft<=500ms itl.p99<=50ms'; may be repeated
     #[arg(long = "slo", help_heading = "Measurement", value_name = "SLO")]
     #[schemars(extend("type" = ["string", "array", "null"]))]
     pub slos: Vec<String>,
 
-    /// Gap between two tokens that counts as a stall
+    /// Count a longer gap between two tokens as a stall
     #[arg(long, help_heading = "Measurement", value_name = "TIME")]
     pub stall: Option<String>,
 
-    /// Local tokenizer.json that counts a model's tokens where the server does not, as in 'llama-*=FILE'; may be repeated
+    /// Count a model's tokens with this tokenizer.json if the server does not, e.g. 'llama-*=FILE'; may be repeated
     #[arg(long = "tokenizer", help_heading = "Measurement", value_name = "MODEL=FILE")]
     #[schemars(extend("type" = ["string", "array", "null"]))]
     pub tokenizers: Vec<String>,
 
-    /// Models told apart in metrics; further ones are counted as _other
+    /// Distinguish at most this many models in metrics; count further ones as _other
     #[arg(long, help_heading = "Measurement", value_name = "COUNT")]
     pub max_models: Option<u64>,
 
-    /// gen_ai.provider.name of everything exported, as in vllm
+    /// Export this gen_ai.provider.name, e.g. vllm
     #[arg(long, help_heading = "Measurement", value_name = "NAME")]
     pub provider: Option<String>,
 
-    /// Traces kept whatever the sampler says: failed, slo (an SLO missed), slow=TIME, none
+    /// Keep these traces whatever the sampler decides: failed, slo (missed an SLO), slow=TIME, none
     #[arg(long, help_heading = "Measurement", value_name = "LIST")]
     #[schemars(extend("type" = ["string", "array", "null"]))]
     pub tail_keep: Vec<String>,
 
-    /// Trace and log health probes too, which are otherwise only counted
+    /// Trace and log health probes, instead of only counting them
     #[arg(long, help_heading = "Measurement", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub trace_probes: Option<bool>,
 
-    /// Directory that the shape of the traffic is written to, never its text
+    /// Record the shape of the traffic, never its text, into this folder
     #[arg(long, help_heading = "Capture", value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub capture: Option<String>,
 
-    /// Time that a captured request may wait to be written: what a kill can lose
+    /// Write captured requests to disk within this time; a kill loses at most that much
     #[arg(long, help_heading = "Capture", value_name = "TIME")]
     pub capture_flush: Option<String>,
 
-    /// Round captured times to multiples of this, and prompts to whole blocks; 0 does not
+    /// Round captured times to multiples of this, and prompts to whole blocks; 0 keeps both exact
     #[arg(long, help_heading = "Capture", value_name = "TIME")]
     pub capture_round: Option<String>,
 
-    /// tokenizer.json that cuts prompts into blocks of tokens, and counts them where the server does not
+    /// Split prompts into blocks of tokens with this tokenizer.json, and count tokens if the server does not
     #[arg(long, help_heading = "Capture", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub capture_tokenizer: Option<String>,
 
-    /// Length of a prompt's blocks: bytes, or tokens with --capture-tokenizer [default: 512 bytes or 16 tokens]
+    /// Set the length of a prompt block in bytes, or in tokens with --capture-tokenizer [default: 512 bytes or 16 tokens]
     #[arg(long, help_heading = "Capture", value_name = "LENGTH")]
     pub capture_block: Option<u64>,
 
-    /// File of the key of block and session ids, instead of the directory's own
+    /// Read the key of block and session ids from this file, instead of the capture folder
     #[arg(long, help_heading = "Capture", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub capture_key: Option<String>,
 
-    /// Give each day a key of its own, so that nothing can be linked across days
+    /// Change the key every day, so that ids cannot be linked across days
     #[arg(long, help_heading = "Capture", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub capture_key_rotate: Option<bool>,
 
-    /// Where requests name their session: header:NAME, body:FIELD, or inferred from their messages
+    /// Read session ids from header:NAME or body:FIELD, or use inferred ones, from the messages
     #[arg(long, help_heading = "Capture", value_name = "PLACE")]
     pub capture_session: Option<String>,
 
-    /// Successful requests before a model's name is captured; before that it is _other
+    /// Capture a model's name after this many successful requests; before that it is _other
     #[arg(long, help_heading = "Capture", value_name = "COUNT")]
     pub capture_names: Option<u64>,
 
-    /// Size of all that is kept, in bytes or as in 10G; the oldest segments go first
+    /// Delete the oldest captured segments above this total size, in bytes or e.g. 10G
     #[arg(long, help_heading = "Capture", value_name = "BYTES")]
     #[schemars(extend("type" = ["integer", "string", "null"]))]
     pub capture_keep_bytes: Option<String>,
 
-    /// Age of what is kept
+    /// Delete captured segments above this age
     #[arg(long, help_heading = "Capture", value_name = "TIME")]
     pub capture_keep_age: Option<String>,
 
@@ -194,11 +194,11 @@ pub struct RawSettings {
     #[arg(long, help_heading = "Logs", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub access_log: Option<bool>,
 
-    /// How logs are written to stderr
+    /// Write logs to stderr in this format
     #[arg(long, help_heading = "Logs", value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
 
-    /// Least important level that is logged
+    /// Log events of this level and above
     #[arg(long, help_heading = "Logs", value_name = "LEVEL")]
     pub log_level: Option<LogLevel>,
 }
