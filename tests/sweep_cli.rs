@@ -140,7 +140,7 @@ fn the_exit_code_says_whether_levels_were_good_valid_and_reachable() {
 
 #[test]
 fn the_help_states_the_default_duration_of_a_level() {
-    let help = run(&["sweep", "-h"]).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    let help = run(&["sweep", "--help"]).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(help.contains("Send for this time at each level [default: 30s, or to the end of --requests"), "{help}");
 }
 

@@ -36,7 +36,7 @@ The lengths of --mix were measured in public traces: chat and code in Azure's LL
 Mooncake's conversations, summarization in RAGPulse's answers from retrieved documents.";
 
 pub(super) const HELP: VerbHelp = VerbHelp {
-    flags: &["target", "rate", "concurrency", "duration", "isl", "osl", "slo", "out"],
+    flags: &["target", "rate", "concurrency", "duration", "isl", "osl", "out"],
     examples: &[
         (
             "Send 20 independent requests per second for one minute",

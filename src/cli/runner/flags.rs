@@ -102,7 +102,7 @@ pub(in crate::cli) struct RunnerArgs {
     #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "cancel_after", help_heading = "Requests")]
     pub(in crate::cli) cancel_rate: Option<f64>,
 
-    /// Disconnect after this time since sending, e.g. 2s, or after this many tokens, e.g. 10tok
+    /// Disconnect the clients of --cancel-rate this long after sending, e.g. 2s, or after N tokens, e.g. 10tok
     #[arg(long, value_name = "DURATION|Ntok", value_parser = client_abort, requires = "cancel_rate", help_heading = "Requests")]
     pub(in crate::cli) cancel_after: Option<ClientAbort>,
 

@@ -52,7 +52,7 @@ Exit codes: 0 success; 1 --fail-if applies, or no level meets --find-max; 2 wron
 target is unreachable, or a search was stopped before its result.";
 
 pub(super) const HELP: VerbHelp = VerbHelp {
-    flags: &["target", "out", "rates", "find-max", "duration", "isl", "osl"],
+    flags: &["target", "out", "rates", "find-max", "isl", "osl"],
     examples: &[
         (
             "Measure latency from 1 to 32 requests per second",

@@ -243,7 +243,7 @@ pub(super) fn formats() -> String {
             _ => format!("written, not read: {}", format.unsupported_reason),
         };
         let TraceFormat { name, about, time_unit: times, detected_by: by, .. } = format;
-        format!("\n  {name:<12} {about}\n  {:<12} times in {times}; told by {by}; {can}", "")
+        format!("\n  {name:<12} {about}\n  {:<12} times in {times}; detected by {by}; {can}", "")
     });
     format!("Formats:{}", rows.collect::<String>())
 }
