@@ -1,6 +1,7 @@
 //! `streamgauge trace`: describes and transforms traces.
 
 mod diff;
+mod examples;
 pub(super) mod flags;
 mod info_text;
 pub(super) mod notes;
@@ -13,7 +14,6 @@ use std::rc::Rc;
 use anyhow::Context as _;
 use clap::{Subcommand, ValueHint};
 
-use super::help::VerbHelp;
 use crate::capture::row;
 use crate::measure::time::Gap;
 use crate::trace::anonymize::{self, AnonymizeRounding};
@@ -24,6 +24,7 @@ use crate::trace::respace;
 use crate::trace::scale::{self, RateScale};
 use crate::trace::scale_lengths::{self, LengthScale};
 use crate::trace::slice::{self, TraceSlice};
+pub(super) use examples::{HELP, SUBVERBS};
 use flags::{FormatName, ScaleFactor, TraceInputArgs, TraceOutputArgs};
 
 /// Describe, convert and transform traffic traces, ours and public ones
@@ -36,143 +37,6 @@ pub(super) struct Args {
     #[command(subcommand)]
     verb: Verb,
 }
-
-pub(super) const HELP: VerbHelp = VerbHelp {
-    flags: &[],
-    examples: &[
-        DESCRIBE,
-        TO_MOONCAKE,
-        (
-            "Double the traffic of the second ten minutes",
-            "streamgauge trace cut day.jsonl --from 10m --to 20m \\
-      | streamgauge trace scale - --rate 2x -o busy.jsonl",
-        ),
-        SHARE,
-    ],
-};
-
-const DESCRIBE: (&str, &str) = ("Describe a trace", "streamgauge trace info conversation_trace.jsonl");
-const TO_MOONCAKE: (&str, &str) =
-    ("Convert a capture, to replay it with AIPerf", "streamgauge trace convert capture/ --to mooncake -o trace.jsonl");
-const SHARE: (&str, &str) = (
-    "Make a trace that can be published",
-    "streamgauge trace anonymize capture/ --round-time 100ms \\
-      --round-length 16 -o shared.jsonl",
-);
-
-/// The help of every verb below `trace`.
-pub(super) const SUBVERBS: [(&str, VerbHelp); 9] = [
-    (
-        "info",
-        VerbHelp {
-            flags: &["input-format", "cache-blocks", "cache-tokens", "json"],
-            examples: &[
-                DESCRIBE,
-                (
-                    "Predict the hit rate of a cache of 100,000 blocks",
-                    "streamgauge trace info conversation_trace.jsonl --cache-blocks 100000",
-                ),
-                ("Print figures for a script", "streamgauge trace info capture/ --json | jq ."),
-            ],
-        },
-    ),
-    (
-        "convert",
-        VerbHelp {
-            flags: &["from", "to", "output", "whole-turns"],
-            examples: &[
-                TO_MOONCAKE,
-                (
-                    "Convert a public trace to our format, compressed",
-                    "streamgauge trace convert conversation_trace.jsonl -o trace.jsonl.zst",
-                ),
-                ("Name the input format", "streamgauge trace convert day.csv --from burstgpt -o day.jsonl"),
-            ],
-        },
-    ),
-    (
-        "cut",
-        VerbHelp {
-            flags: &["from", "to", "models", "output"],
-            examples: &[
-                ("Keep the second ten minutes", "streamgauge trace cut day.jsonl --from 10m --to 20m -o part.jsonl"),
-                (
-                    "Keep the requests for some models",
-                    "streamgauge trace cut day.jsonl --models 'llama-*,qwen' -o part.jsonl",
-                ),
-                ("Describe the first hour", "streamgauge trace cut day.jsonl --to 1h | streamgauge trace info -"),
-            ],
-        },
-    ),
-    (
-        "scale",
-        VerbHelp {
-            flags: &["rate", "isl", "osl", "output"],
-            examples: &[
-                ("Double the traffic", "streamgauge trace scale day.jsonl --rate 2x -o busy.jsonl"),
-                ("Keep a quarter of the sessions", "streamgauge trace scale day.jsonl --rate 0.25x -o quiet.jsonl"),
-                (
-                    "Shorten prompts and responses for a small server",
-                    "streamgauge trace scale day.jsonl --isl 0.0625x --osl 0.5x -o small.jsonl",
-                ),
-            ],
-        },
-    ),
-    (
-        "merge",
-        VerbHelp {
-            flags: &["from-start", "output", "output-format"],
-            examples: &[
-                ("Merge two captures by wall-clock time", "streamgauge trace merge gateway-1/ gateway-2/ -o all.jsonl"),
-                (
-                    "Overlay two traces that start together",
-                    "streamgauge trace merge chat.jsonl code.jsonl --from-start -o all.jsonl",
-                ),
-                ("Sort the rows of one trace by time", "streamgauge trace merge day.jsonl -o sorted.jsonl"),
-            ],
-        },
-    ),
-    (
-        "anonymize",
-        VerbHelp {
-            flags: &["round-time", "round-length", "output"],
-            examples: &[
-                SHARE,
-                ("Replace ids and model names only", "streamgauge trace anonymize capture/ -o shared.jsonl"),
-            ],
-        },
-    ),
-    (
-        "spread",
-        VerbHelp {
-            flags: &["grid", "seed", "output"],
-            examples: &[
-                ("Spread arrivals; detect the interval", "streamgauge trace spread day.jsonl -o smooth.jsonl"),
-                (
-                    "Spread timestamps that were rounded to 3 s",
-                    "streamgauge trace spread day.jsonl --grid 3s -o smooth.jsonl",
-                ),
-            ],
-        },
-    ),
-    (
-        "diff",
-        VerbHelp {
-            flags: &["input-format", "json"],
-            examples: &[
-                ("Compare a trace with its replay", "streamgauge trace diff trace.jsonl run1"),
-                ("Print the differences as JSON", "streamgauge trace diff day.jsonl scaled.jsonl --json"),
-            ],
-        },
-    ),
-    (
-        "schema",
-        VerbHelp {
-            flags: &[],
-            examples: &[("Write the schema to a file", "streamgauge trace schema > trace.schema.json")],
-        },
-    ),
-];
 
 #[derive(Debug, Subcommand)]
 enum Verb {
