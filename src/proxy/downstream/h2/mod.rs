@@ -2,15 +2,18 @@
 //!
 //! Interim responses do not reach HTTP/2 clients; hyper has no way to send them.
 
+mod batched_io;
 mod call;
 mod response_body;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::rc::Rc;
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
@@ -19,7 +22,9 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use tokio::task::coop;
 
+use self::batched_io::BatchedIo;
 use self::call::{Call, CallError};
 use self::response_body::{Http2ResponseBody, RelayedBody, ResponseBodySource};
 use super::client::LINGER_TIMEOUT;
@@ -43,7 +48,7 @@ pub(super) async fn serve(io: MaybeTlsStream, first: Vec<u8>, seat: ConnectionSl
     let worker = Rc::clone(seat.worker());
     let (peer, scheme) = (io.peer(), Scheme::from_io(&io));
     let arrival = Rc::new(Cell::new(None));
-    let io = TokioIo::new(TimestampedIo::new(io, first, Rc::clone(&arrival)));
+    let io = BatchedIo::new(TimestampedIo::new(io, first, Rc::clone(&arrival)));
     let limits = worker.config().limits;
     let mut builder = http2::Builder::new(LocalExecutor);
     builder
@@ -54,36 +59,45 @@ pub(super) async fn serve(io: MaybeTlsStream, first: Vec<u8>, seat: ConnectionSl
         .max_send_buf_size(MAX_SEND_BUFFER_BYTES)
         .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
         .max_concurrent_streams(u32::try_from(limits.streams).unwrap_or(u32::MAX).min(MAX_DOWNSTREAM_STREAMS));
-    let in_hand = InFlightGuard::default();
+    let in_flight = InFlightGuard::default();
     let service = service_fn({
-        let in_hand = in_hand.clone();
+        let in_flight = in_flight.clone();
         move |request| {
             let arrival = arrival.get().unwrap_or_else(Arrival::now);
-            let (worker, in_hand) = (Rc::clone(&worker), in_hand.clone());
+            let (worker, in_flight) = (Rc::clone(&worker), in_flight.clone());
             async move {
                 let body = handle_request(request, worker, arrival, peer, scheme).await;
-                Ok::<_, Infallible>(body.map(|body| Http2ResponseBody::new(body, in_hand)))
+                Ok::<_, Infallible>(body.map(|body| Http2ResponseBody::new(body, in_flight)))
             }
         }
     });
     let idle_at_most = limits.idle_timeout;
-    let mut connection = std::pin::pin!(builder.serve_connection(io, service));
+    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(io.clone()), service));
     let (mut closing, mut idle_since) = (false, None);
     std::future::poll_fn(|cx| {
+        in_flight.0.finished.set_waker(cx);
         if !closing && seat.worker().is_draining() {
             closing = true;
             connection.as_mut().graceful_shutdown();
         }
         loop {
-            if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
+            let ended = connection.as_mut().poll(cx);
+            let sent = io.poll_send(cx);
+            in_flight.0.finished.observe(cx);
+            let ended = match (ended, sent) {
+                (Poll::Ready(ended), _) => Poll::Ready(ended.map_err(io::Error::other)),
+                (Poll::Pending, Poll::Ready(Err(error))) => Poll::Ready(Err(error)),
+                (Poll::Pending, _) => Poll::Pending,
+            };
+            if let Poll::Ready(ended) = ended {
                 if let Err(error) = ended {
                     tracing::debug!(%error, "an HTTP/2 connection broke");
                 }
                 return Poll::Ready(());
             }
-            // A request whose head has not come whole is none: whoever stops in the middle of one is idle as well.
+            // A request begins with its whole head: a client that stops in the middle of a head is idle as well.
             let now = Clock::Monotonic.now();
-            idle_since = idle_since.or(Some(now)).filter(|_| in_hand.is_idle());
+            idle_since = idle_since.or(Some(now)).filter(|_| in_flight.is_idle());
             let since = idle_since.unwrap_or(now);
             ready!(seat.poll_until(cx, since.after(if closing { LINGER_TIMEOUT } else { idle_at_most })));
             if closing {
@@ -94,16 +108,65 @@ pub(super) async fn serve(io: MaybeTlsStream, first: Vec<u8>, seat: ConnectionSl
         }
     })
     .await;
+    in_flight.0.finished.close();
 }
 
-/// Counts the requests that a connection has in hand: each holds a clone, to the last byte of its answer.
+/// Counts a connection's open requests: each holds a clone until hyper has its response's last byte.
 #[derive(Clone, Default)]
-struct InFlightGuard(Rc<()>);
+struct InFlightGuard(Rc<ConnectionShared>);
+
+#[derive(Default)]
+struct ConnectionShared {
+    finished: FinishedBodies,
+}
 
 impl InFlightGuard {
-    /// Whether there is none: only the connection and its service hold this.
+    /// Whether no request is open: only the connection and its service hold a clone.
     fn is_idle(&self) -> bool {
         Rc::strong_count(&self.0) == 2
+    }
+}
+
+/// Bodies whose last frame hyper has taken. hyper drops a body before the connection's task writes that frame, and
+/// bytes are written before they are observed; so the task observes these bodies after the write.
+#[derive(Default)]
+struct FinishedBodies {
+    bodies: RefCell<VecDeque<Box<RelayedBody>>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl FinishedBodies {
+    fn set_waker(&self, cx: &Context<'_>) {
+        let mut waker = self.waker.borrow_mut();
+        if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            *waker = Some(cx.waker().clone());
+        }
+    }
+
+    /// Once the connection's task has ended, `body` is observed here.
+    fn push(&self, body: Box<RelayedBody>) {
+        if let Some(waker) = &*self.waker.borrow() {
+            self.bodies.borrow_mut().push_back(body);
+            // Usually the frame has woken the task already. If the client reset the stream, nothing else would.
+            waker.wake_by_ref();
+        }
+    }
+
+    fn close(&self) {
+        self.waker.take();
+        self.bodies.take();
+    }
+
+    /// Observes and ends as many as the task's turn allows, and at least one.
+    fn observe(&self, cx: &Context<'_>) {
+        loop {
+            let Some(body) = self.bodies.borrow_mut().pop_front() else { return };
+            drop(body);
+            if !coop::has_budget_remaining() {
+                cx.waker().wake_by_ref();
+                return;
+            }
+        }
     }
 }
 
@@ -173,7 +236,7 @@ async fn handle_request(
     observation.on_response_head_written(arrived, Clock::Monotonic.now());
     let fields = to_http2(&response);
     let relayed = RelayedBody::new(call, observation, worker, permit);
-    let mut reply = Response::new(ResponseBodySource::Relayed(Box::new(relayed)));
+    let mut reply = Response::new(ResponseBodySource::Relayed(Some(Box::new(relayed))));
     *reply.status_mut() = StatusCode::from_u16(response.status()).unwrap_or(StatusCode::BAD_GATEWAY);
     *reply.headers_mut() = fields;
     reply

@@ -1,8 +1,9 @@
-//! Bodies of answers to HTTP/2 clients.
+//! Response bodies for HTTP/2 clients.
 
+use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
@@ -17,39 +18,59 @@ use crate::proxy::request_observer::RequestObserver;
 use crate::proxy::upstream::{BodyStep, UpstreamError};
 use crate::proxy::worker::{StreamPermit, WorkerContext};
 
-/// hyper asks for the next frame at once, unless the client's window is full. What takes longer than this is not the
-/// wait for a turn.
+/// hyper polls for the next frame at once, unless the client's window is full. A longer delay counts as time in which
+/// the client did not read.
 const MAX_TURN_WAIT: Gap = Gap::from_millis(1);
 
-/// The body of an answer, on a connection.
+/// Bytes of a body that may be with hyper unobserved before the body observes them and asks the server for more.
+const MAX_UNOBSERVED_BYTES: usize = 64 * 1024;
+
+/// A response body, with what it shares with its connection.
 pub(super) struct Http2ResponseBody {
     body: ResponseBodySource,
-    _in_flight: InFlightGuard,
+    in_flight: InFlightGuard,
 }
 
 impl Http2ResponseBody {
-    pub(super) fn new(body: ResponseBodySource, in_hand: InFlightGuard) -> Self {
-        Self { body, _in_flight: in_hand }
+    pub(super) fn new(body: ResponseBodySource, in_flight: InFlightGuard) -> Self {
+        Self { body, in_flight }
     }
 }
 
-/// The body of an answer.
+impl Drop for Http2ResponseBody {
+    fn drop(&mut self) {
+        if let ResponseBodySource::Relayed(relayed) = &mut self.body
+            && let Some(relayed) = relayed.take_if(|relayed| relayed.ended && !relayed.unobserved.is_empty())
+        {
+            self.in_flight.0.finished.push(relayed);
+        }
+    }
+}
+
+/// Where a response body comes from. `None` only while it is dropped.
 pub(super) enum ResponseBodySource {
-    Relayed(Box<RelayedBody>),
+    Relayed(Option<Box<RelayedBody>>),
     Text(Option<Bytes>),
 }
 
 /// A response body on its way to an HTTP/2 client.
 ///
-/// hyper asks for the next frame at once after taking one, before the connection has written it. The second time it is
-/// asked, a body with something unobserved therefore steps back behind the connection's task, and observes after.
+/// hyper polls for the next frame as soon as it has sent one, before the connection's task has written it. The body
+/// then hands on what else has already arrived. When nothing has, it wakes itself behind the connection's task once,
+/// and observes all of these frames then.
 pub(super) struct RelayedBody {
     call: Option<Call>,
     observation: Option<RequestObserver>,
-    unobserved: Option<UnobservedFrame>,
+    /// Frames that hyper has taken since the last observation.
+    unobserved: Vec<UnobservedFrame>,
+    unobserved_bytes: usize,
+    /// The body has woken itself to observe.
+    yielded: bool,
+    /// How the upstream's body ended, found before the frames ahead of it were observed.
+    held_end: Option<Result<BodyStep, UpstreamError>>,
     /// The reply has been read to its end.
     read: bool,
-    /// The last frame has been given out.
+    /// hyper has the last frame.
     ended: bool,
     worker: Rc<WorkerContext>,
     _permit: StreamPermit,
@@ -59,8 +80,13 @@ struct UnobservedFrame {
     arrival: Arrival,
     payload: Bytes,
     delivered_at: Stamp,
-    /// How long it was until hyper asked for the next.
+    /// Time until hyper polled for the next frame.
     repoll_delay: Option<Gap>,
+}
+
+thread_local! {
+    /// Where a piece is decoded before its frame gets a buffer of exactly its size.
+    static PIECE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 impl RelayedBody {
@@ -75,15 +101,27 @@ impl RelayedBody {
         // behind it an error.
         let ended = call.exchange.is_over();
         let (call, observation) = (Some(call), Some(observation));
-        Self { call, observation, unobserved: None, read: false, ended, worker, _permit: permit }
+        Self {
+            call,
+            observation,
+            unobserved: Vec::new(),
+            unobserved_bytes: 0,
+            yielded: false,
+            held_end: None,
+            read: false,
+            ended,
+            worker,
+            _permit: permit,
+        }
     }
 
     fn observe(&mut self) {
-        if let (Some(UnobservedFrame { arrival, payload, repoll_delay: waited, .. }), Some(observation)) =
-            (self.unobserved.take(), &mut self.observation)
-        {
-            let blocked = waited.filter(|waited| *waited > MAX_TURN_WAIT).unwrap_or(Gap::ZERO);
-            observation.on_response_body(arrival, &payload, Clock::Monotonic.now(), blocked);
+        (self.yielded, self.unobserved_bytes) = (false, 0);
+        if let Some(observation) = &mut self.observation {
+            for UnobservedFrame { arrival, payload, repoll_delay, .. } in self.unobserved.drain(..) {
+                let blocked = repoll_delay.filter(|delay| *delay > MAX_TURN_WAIT).unwrap_or(Gap::ZERO);
+                observation.on_response_body(arrival, &payload, Clock::Monotonic.now(), blocked);
+            }
         }
     }
 
@@ -101,39 +139,66 @@ impl RelayedBody {
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UpstreamError>>> {
-        if let Some(handed_on) = &mut self.unobserved {
-            if handed_on.repoll_delay.is_none() {
-                handed_on.repoll_delay = Some(Clock::Monotonic.now().since(handed_on.delivered_at));
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
+        if let Some(last) = self.unobserved.last_mut() {
+            last.repoll_delay.get_or_insert_with(|| Clock::Monotonic.now().since(last.delivered_at));
+        }
+        if self.yielded {
             self.observe();
         }
         let (Some(call), Some(observation)) = (&mut self.call, &mut self.observation) else {
             return Poll::Ready(None);
         };
+        // An edited reply keeps only its last piece as the server sent it, for the observer.
+        let may_join = observation.usage_injection().is_none() && self.unobserved_bytes < MAX_UNOBSERVED_BYTES;
+        if !self.unobserved.is_empty() && !may_join {
+            return self.yield_to_connection(cx);
+        }
         // A request that breaks now shows in the response as well.
         let _broken = call.poll_upload(cx, observation).is_break();
-        let mut payload = Vec::new();
-        let step = match self.read {
-            true => Ok(BodyStep::End),
-            false => ready!(call.exchange.poll_body(cx, &mut payload)),
+        let mut payload = PIECE.take();
+        payload.clear();
+        let step = match self.held_end.take() {
+            Some(step) => Poll::Ready(step),
+            None if self.read => Poll::Ready(Ok(BodyStep::End)),
+            None => call.exchange.poll_body(cx, &mut payload),
+        };
+        let step = match step {
+            Poll::Ready(Ok(BodyStep::Data(arrival))) => Ok(BodyStep::Data(arrival)),
+            // The frames before it are written and observed first.
+            step if !self.unobserved.is_empty() => {
+                if let Poll::Ready(end) = step {
+                    self.held_end = Some(end);
+                }
+                PIECE.set(payload);
+                return self.yield_to_connection(cx);
+            }
+            Poll::Ready(step) => step,
+            Poll::Pending => {
+                PIECE.set(payload);
+                return Poll::Pending;
+            }
         };
         // What ends with its last piece is not asked for another, in which the rest of it could follow.
         self.read = matches!(step, Ok(BodyStep::End)) || call.exchange.has_ended();
         if let Some(asking) = observation.usage_injection() {
             asking.edit_response(&mut payload, 0, self.read);
         }
+        let frame = Bytes::copy_from_slice(&payload);
+        PIECE.set(payload);
         match step {
             // The beginning of an event, which was held back.
-            Ok(BodyStep::End) if !payload.is_empty() => Poll::Ready(Some(Ok(Frame::data(payload.into())))),
+            Ok(BodyStep::End) if !frame.is_empty() => Poll::Ready(Some(Ok(Frame::data(frame)))),
             Ok(BodyStep::Data(arrival)) => {
-                let payload = Bytes::from(payload);
-                let (copy, given) = (payload.clone(), Clock::Monotonic.now());
-                self.unobserved =
-                    Some(UnobservedFrame { arrival, payload: copy, delivered_at: given, repoll_delay: None });
+                let delivered_at = Clock::Monotonic.now();
+                self.unobserved_bytes += frame.len();
+                self.unobserved.push(UnobservedFrame {
+                    arrival,
+                    payload: frame.clone(),
+                    delivered_at,
+                    repoll_delay: None,
+                });
                 self.ended = call.exchange.is_over();
-                Poll::Ready(Some(Ok(Frame::data(payload))))
+                Poll::Ready(Some(Ok(Frame::data(frame))))
             }
             Ok(BodyStep::End) => {
                 call.exchange.trailers().into_iter().for_each(|trailers| observation.on_response_trailers(trailers));
@@ -148,11 +213,18 @@ impl RelayedBody {
             }
         }
     }
+
+    /// Lets the connection's task write the unobserved frames; the next poll observes them.
+    fn yield_to_connection<T>(&mut self, cx: &Context<'_>) -> Poll<T> {
+        self.yielded = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
 }
 
 impl Drop for RelayedBody {
     fn drop(&mut self) {
-        // What has not ended ends with the observation, which knows why.
+        // A body that has not ended ends with its observer, which knows the reason.
         if self.ended { self.finish(Ending::Complete) } else { self.observe() }
     }
 }
@@ -163,14 +235,15 @@ impl Body for Http2ResponseBody {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, UpstreamError>>> {
         match &mut self.get_mut().body {
-            ResponseBodySource::Relayed(relayed) => relayed.poll_frame(cx),
+            ResponseBodySource::Relayed(Some(relayed)) => relayed.poll_frame(cx),
+            ResponseBodySource::Relayed(None) => Poll::Ready(None),
             ResponseBodySource::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.body {
-            ResponseBodySource::Relayed(relayed) => relayed.ended,
+            ResponseBodySource::Relayed(relayed) => relayed.as_ref().is_none_or(|relayed| relayed.ended),
             ResponseBodySource::Text(text) => text.is_none(),
         }
     }
