@@ -1,4 +1,4 @@
-//! The client: one thread, one epoll; sends requests, counts what comes back, retries nothing.
+//! The client over HTTP/1.1: one thread, one epoll; sends requests, counts what comes back, retries nothing.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Result, ensure};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
+use crate::http2_client;
 use crate::response::{Failure, Response};
 use crate::script::{Reply, now, request, stamp};
 
@@ -31,6 +32,8 @@ pub(crate) struct Plan {
     /// How many models are asked for, in turns.
     pub(crate) models: usize,
     pub(crate) work: Work,
+    /// Requests at a time on each connection, over HTTP/2; HTTP/1.1 if `None`.
+    pub(crate) http2_streams: Option<usize>,
     pub(crate) reply: Arc<Reply>,
     /// Counts the streams whose head has come: for whoever waits until all are open.
     pub(crate) opened: Arc<AtomicUsize>,
@@ -71,6 +74,9 @@ const PATIENCE: u64 = 50_000_000;
 /// # Errors
 /// When the target cannot be connected to, or falls silent.
 pub(crate) fn drive(plan: &Plan) -> Result<Tally> {
+    if let Some(streams) = plan.http2_streams {
+        return http2_client::drive(plan, streams);
+    }
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     let work = plan.work;
     let total = match work {

@@ -3,7 +3,9 @@
 
 use std::net::SocketAddr;
 
-pub(crate) fn nginx(listen: SocketAddr, upstream: SocketAddr, threads: u32) -> String {
+/// `listen … http2` instead of `http2 on`, which nginx before 1.25 does not know.
+pub(crate) fn nginx(listen: SocketAddr, upstream: SocketAddr, threads: u32, http2: bool) -> String {
+    let http2 = if http2 { " http2" } else { "" };
     format!(
         "daemon off;
 worker_processes {threads};
@@ -22,7 +24,7 @@ http {{
     keepalive_timeout 1h;
   }}
   server {{
-    listen {listen};
+    listen {listen}{http2};
     location / {{
       proxy_pass http://model;
       proxy_http_version 1.1;

@@ -12,6 +12,7 @@ mod client;
 mod configs;
 mod connection;
 mod cpu;
+mod http2_client;
 mod memory;
 mod page;
 mod peers;
@@ -87,6 +88,7 @@ fn main() -> Result<()> {
         streamgauge_arguments: options.with,
         threads: options.threads,
         otlp: Some(sink.address),
+        http2_only: false,
     };
     let mut facts = cpu::machine();
     let peers = present(&house, &chosen(options.peers, Peer::value_variants()), &mut facts);
@@ -140,7 +142,15 @@ fn try_out(house: &House, peer: Peer) -> Result<String> {
     let upstream = Upstream::start(Arc::clone(&reply))?;
     let running = house.start(peer, upstream.address)?;
     let opened = Arc::new(AtomicUsize::new(0));
-    let plan = Plan { target: running.address, connections: 2, models: 1, work: Work::Total(4), reply, opened };
+    let plan = Plan {
+        target: running.address,
+        connections: 2,
+        models: 1,
+        work: Work::Total(4),
+        http2_streams: None,
+        reply,
+        opened,
+    };
     let tally = observe(&running, &plan)?.tally;
     let failures = format!("{:?}", tally.failures);
     ensure!(tally.failed() == 0, "{} of {} trial requests failed: {failures}", tally.failed(), tally.requests);

@@ -68,6 +68,7 @@ fn weigh(running: &Running, reply: &Arc<Reply>) -> Result<Weights> {
         connections,
         models: 1,
         work: Work::OneEach,
+        http2_streams: None,
         reply: Arc::clone(reply),
         opened: Arc::new(AtomicUsize::new(0)),
     };

@@ -79,6 +79,7 @@ fn run(running: &Running, reply: &Arc<Reply>, work: Work, watched: bool) -> Resu
         connections: 16,
         models: MODELS,
         work,
+        http2_streams: None,
         reply: Arc::clone(reply),
         opened: Arc::new(AtomicUsize::new(0)),
     };

@@ -46,6 +46,11 @@ impl Peer {
         }
     }
 
+    /// Whether it takes HTTP/2 from clients, with an upstream that speaks HTTP/1.1.
+    pub(crate) const fn takes_http2(self) -> bool {
+        !matches!(self, Self::Direct | Self::HaproxyTcp)
+    }
+
     /// Whether goals are set for it.
     pub(crate) const fn is_ours(self) -> bool {
         matches!(self, Self::Streamgauge | Self::Capturing)
@@ -63,6 +68,8 @@ pub(crate) struct House {
     pub(crate) threads: Option<u32>,
     /// Where it pushes metrics and traces to, if it does.
     pub(crate) otlp: Option<SocketAddr>,
+    /// The clients speak HTTP/2 in clear, which nginx before 1.25 does on no port that takes HTTP/1.1.
+    pub(crate) http2_only: bool,
 }
 
 impl House {
@@ -117,7 +124,7 @@ impl House {
         match peer {
             Peer::Direct => bail!("direct has no program"),
             Peer::Nginx => {
-                let file = write("nginx.conf", configs::nginx(listen, upstream, threads))?;
+                let file = write("nginx.conf", configs::nginx(listen, upstream, threads, self.http2_only))?;
                 command.arg("-p").arg(place).arg("-e").arg("stderr").arg("-c").arg(file);
             }
             Peer::Haproxy | Peer::HaproxyTcp => {

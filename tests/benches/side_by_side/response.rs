@@ -15,7 +15,7 @@ pub(crate) enum Failure {
     CutOff,
     /// A complete reply with fewer or more events or bytes than the upstream sent.
     Altered,
-    /// Not HTTP/1.1 in chunks.
+    /// Not HTTP/1.1 in chunks, where that is spoken.
     Unreadable,
 }
 
@@ -139,7 +139,8 @@ impl Response {
         Ok(Some(length - before))
     }
 
-    fn take_data(&mut self, data: &[u8], on_event: &mut impl FnMut(&[u8])) {
+    /// Takes payload and calls `on_event` for each whole event.
+    pub(crate) fn take_data(&mut self, data: &[u8], on_event: &mut impl FnMut(&[u8])) {
         self.payload += data.len();
         if self.event.is_empty() {
             let behind = self.split(data, on_event);

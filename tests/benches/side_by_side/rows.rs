@@ -29,6 +29,10 @@ pub(crate) enum Row {
     Varying,
     /// 16 connections, replies of one event.
     Short,
+    /// As `short`, over HTTP/2: 4 connections with 4 requests at a time on each.
+    ShortOverHttp2,
+    /// As `burst`, over HTTP/2: 2 connections with 2 requests at a time on each.
+    BurstOverHttp2,
     /// Memory per open stream, at 64 and 512 streams.
     Memory,
     /// From the upstream's write to the client's read, 64 streams x 10 ms.
@@ -55,6 +59,8 @@ struct Load {
     script: Script,
     connections: usize,
     work: Work,
+    /// Requests at a time on each connection, over HTTP/2; HTTP/1.1 if `None`.
+    http2_streams: Option<usize>,
     figures: Vec<Figure>,
 }
 
@@ -95,6 +101,7 @@ impl Row {
             script: Script { events: (seconds * 1_000 / millis) as usize, gap: millis * MILLISECOND, ..STEADY },
             connections: streams,
             work: Work::OneEach,
+            http2_streams: None,
             figures: vec![(Measure::ratio("CPU µs per event", Peer::Haproxy, 1.0), per_event)],
         };
         let flat_out = |row: &str, events: usize, connections: usize| Load {
@@ -102,6 +109,7 @@ impl Row {
             script: Script { events, ..STEADY },
             connections,
             work: Work::For(seconds * 1_000 * MILLISECOND),
+            http2_streams: None,
             figures: Vec::new(),
         };
         match self {
@@ -128,6 +136,16 @@ impl Row {
                 figures: vec![(Measure::ratio("CPU µs per request", Peer::Nginx, 1.0), per_request)],
                 ..flat_out("1 event per request", 1, 16)
             }],
+            Self::ShortOverHttp2 => vec![Load {
+                http2_streams: Some(4),
+                figures: vec![(Measure::ratio("CPU µs per request", Peer::Haproxy, 1.1), per_request)],
+                ..flat_out("short over HTTP/2", 1, 4)
+            }],
+            Self::BurstOverHttp2 => vec![Load {
+                http2_streams: Some(2),
+                figures: vec![(Measure::ratio("CPU µs per request", Peer::Nginx, 1.0), per_request)],
+                ..flat_out("burst over HTTP/2", 256, 2)
+            }],
             Self::Latency => vec![Load {
                 row: "delay, 64 streams x 10 ms".to_owned(),
                 figures: vec![
@@ -141,6 +159,7 @@ impl Row {
                 script: Script { events: 4, gap: MILLISECOND / 2, hangs_up: true, ..STEADY },
                 connections: 4,
                 work: Work::Total(2_000),
+                http2_streams: None,
                 figures: vec![(Measure::most("requests lost of 2,000", 0.0), |o| o.tally.failed() as f64)],
             }],
             Self::Memory | Self::Page => Vec::new(),
@@ -152,6 +171,9 @@ impl Load {
     fn measure(&self, house: &House, peers: &[Peer], rounds: usize) -> Result<Vec<Table>> {
         let reply = Arc::new(Reply::new(self.script));
         let upstream = Upstream::start(Arc::clone(&reply))?;
+        let http2 = self.http2_streams.is_some();
+        let house = &House { http2_only: http2, ..house.clone() };
+        let peers: &[Peer] = &peers.iter().copied().filter(|peer| !http2 || peer.takes_http2()).collect::<Vec<_>>();
         let running: Vec<Running> =
             peers.iter().map(|peer| house.start(*peer, upstream.address)).collect::<Result<_>>()?;
         let mut tables: Vec<Table> =
@@ -166,6 +188,7 @@ impl Load {
                     connections: self.connections,
                     models: 1,
                     work: self.work,
+                    http2_streams: self.http2_streams,
                     reply: Arc::clone(&reply),
                     opened: Arc::new(AtomicUsize::new(0)),
                 };

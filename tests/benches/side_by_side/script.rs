@@ -181,17 +181,22 @@ pub(crate) fn stamp(event: &[u8]) -> Option<u64> {
 
 /// A chat request of about 300 bytes of JSON, for one of any number of models.
 pub(crate) fn request(host: &str, model: usize) -> Vec<u8> {
-    let model = if model == 0 { String::new() } else { format!("-{model}") };
-    let rest = "\",\"stream\":true,\"temperature\":0.7,\"max_tokens\":1024,\
-        \"messages\":[{\"role\":\"system\",\"content\":\"You are a helpful assistant who answers in short sentences.\"},\
-        {\"role\":\"user\",\"content\":\"What does a stream gauge measure, and why is it left in the river?\"}]}";
-    let body = format!("{{\"model\":\"meta-llama/Llama-3.1-8B-Instruct{model}{rest}");
+    let body = request_body(model);
     format!(
         "POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nAccept: */*\r\nUser-Agent: side-by-side\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     )
     .into_bytes()
+}
+
+/// The JSON of [`request`].
+pub(crate) fn request_body(model: usize) -> String {
+    let model = if model == 0 { String::new() } else { format!("-{model}") };
+    let rest = "\",\"stream\":true,\"temperature\":0.7,\"max_tokens\":1024,\
+        \"messages\":[{\"role\":\"system\",\"content\":\"You are a helpful assistant who answers in short sentences.\"},\
+        {\"role\":\"user\",\"content\":\"What does a stream gauge measure, and why is it left in the river?\"}]}";
+    format!("{{\"model\":\"meta-llama/Llama-3.1-8B-Instruct{model}{rest}")
 }
 
 fn chunk(payload: &str) -> Vec<u8> {
