@@ -178,7 +178,7 @@ pub fn changed(file: &std::fs::Metadata) -> io::Result<u64> {
 }
 
 thread_local! {
-    static LINE: RefCell<KernelLine> = RefCell::default();
+    static LINE: RefCell<KernelClockMapping> = RefCell::default();
 }
 
 /// Converts a kernel timestamp, in nanoseconds since 1970, to a stamp. Each thread measures its own clock offset.
@@ -188,17 +188,17 @@ pub fn of_kernel(wall_nanos: u64) -> Stamp {
 
 /// Converts the kernel's receive timestamps (`CLOCK_REALTIME`) to the monotonic time line.
 ///
-/// The offset between the clocks is measured again every [`KernelLine::FRESH`]: at NTP's maximum slew rate (500 ppm)
+/// The offset between the clocks is measured again every [`KernelClockMapping::FRESH`]: at NTP's maximum slew rate (500 ppm)
 /// it changes by 5 µs in that time. A step of the wall clock longer than that is detected at the next read, a shorter
 /// one within twice that time.
 #[derive(Debug, Default)]
-struct KernelLine {
+struct KernelClockMapping {
     /// Monotonic time minus wall time, in nanoseconds.
     distance: i128,
     measured_at_wall: u64,
 }
 
-impl KernelLine {
+impl KernelClockMapping {
     /// Validity of a measured offset, in nanoseconds.
     const FRESH: u64 = 10_000_000;
 
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_kernel_stamp_of_now_lies_between_two_readings_of_the_clock() {
-        let mut line = KernelLine::default();
+        let mut line = KernelClockMapping::default();
         for _ in 0..100 {
             let before = Clock::Monotonic.now();
             let stamp = line.stamp(wall());
@@ -306,14 +306,15 @@ mod tests {
 
     #[test]
     fn the_distance_of_the_clocks_is_measured_when_it_is_old_and_not_for_what_came_a_little_earlier() {
-        let mut line = KernelLine::default();
+        let mut line = KernelClockMapping::default();
         line.stamp(wall());
         let measured = line.measured_at_wall;
-        for near in [measured - KernelLine::FRESH, measured - 1, measured, measured + KernelLine::FRESH] {
+        for near in [measured - KernelClockMapping::FRESH, measured - 1, measured, measured + KernelClockMapping::FRESH]
+        {
             line.stamp(near);
             assert_eq!(line.measured_at_wall, measured);
         }
-        for far in [measured - KernelLine::FRESH - 1, measured + KernelLine::FRESH + 1] {
+        for far in [measured - KernelClockMapping::FRESH - 1, measured + KernelClockMapping::FRESH + 1] {
             line.measured_at_wall = measured;
             line.stamp(far);
             assert!(line.measured_at_wall > measured);

@@ -90,7 +90,7 @@ fn the_whole_conversation_hour_has_the_figures_that_are_known() {
 }
 
 /// What caches would have of these rows.
-fn reuse(header: &TraceHeader, rows: &[TraceEntry]) -> info::PrefixCache {
+fn reuse(header: &TraceHeader, rows: &[TraceEntry]) -> info::PrefixCacheStats {
     let mut pass = info::InfoCollector::new(header, None);
     rows.iter().for_each(|row| pass.add(row));
     pass.finish().reuse.remove(0)

@@ -22,7 +22,7 @@ use super::key::{CaptureKey, push_purpose, reset_hasher, truncate};
 use super::media;
 use super::row::{PartKind, PromptPart};
 use super::tokenizer::{MAX_TEXT_BYTES, PromptTokenizer, pieces};
-use crate::measure::dialect::prompt::{Medium, PromptPlace, PromptSink};
+use crate::measure::dialect::prompt::{MediaLocation, Medium, PromptSink};
 
 /// Separates the digests of block ids.
 const BLOCK_PURPOSE: &[u8] = b"block";
@@ -264,10 +264,10 @@ impl PromptSink for PromptHasher {
         }
     }
 
-    fn part(&mut self, medium: Medium, place: PromptPlace<'_>) {
+    fn part(&mut self, medium: Medium, place: MediaLocation<'_>) {
         let (text, inline) = match place {
-            PromptPlace::Inline(text) => (text, true),
-            PromptPlace::Elsewhere(text) => (text, false),
+            MediaLocation::Inline(text) => (text, true),
+            MediaLocation::Elsewhere(text) => (text, false),
         };
         // The digest of the content represents it in the prompt. Pixels are not text and add no bytes.
         let digest = self.key.hasher(b"part").update(text.as_bytes()).finalize();

@@ -42,14 +42,14 @@ impl fmt::Display for Deviation {
 
 /// Accumulates pairs.
 #[derive(Clone, Debug, Default)]
-pub struct DeviationStats {
+pub struct DeviationAccumulator {
     compared: u64,
     exact: u64,
     sum: i128,
     absolute: u128,
 }
 
-impl DeviationStats {
+impl DeviationAccumulator {
     /// Adds a pair; ignores it if either number is unknown.
     pub fn take(&mut self, a: Option<u64>, b: Option<u64>) {
         let (Some(a), Some(b)) = (a, b) else { return };
@@ -75,7 +75,7 @@ impl DeviationStats {
 
 /// Arrivals counted per second.
 #[derive(Clone, Debug, Default)]
-pub struct SecondsDeviation {
+pub struct ArrivalsPerSecond {
     counts: Vec<u16>,
     /// Arrivals per second beyond the range of a `u16` counter.
     more: HashMap<usize, u64>,
@@ -84,7 +84,7 @@ pub struct SecondsDeviation {
     beyond: bool,
 }
 
-impl SecondsDeviation {
+impl ArrivalsPerSecond {
     /// Adds an arrival at `at`, in nanoseconds since the start of the trace.
     pub fn take(&mut self, at: u64) {
         let (first, last) = self.bounds.unwrap_or((at, at));
@@ -133,7 +133,7 @@ impl SecondsDeviation {
 
 /// Arrivals in windows of equal length, starting at the second of the first arrival.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct RateDeviation {
+pub struct ArrivalWindows {
     /// Window length in seconds.
     pub window_s: u64,
     /// Requests of the first trace per window.
@@ -145,12 +145,12 @@ pub struct RateDeviation {
     pub displaced_share: f64,
 }
 
-impl RateDeviation {
+impl ArrivalWindows {
     /// Compares both traces on a common time axis.
-    pub fn of(a: &SecondsDeviation, b: &SecondsDeviation) -> Self {
+    pub fn of(a: &ArrivalsPerSecond, b: &ArrivalsPerSecond) -> Self {
         let window = (a.span_s().max(b.span_s()) / PARTS as f64).ceil().max(1.0) as usize;
         let first = a.first().into_iter().chain(b.first()).min().unwrap_or_default();
-        let windows = |seconds: &SecondsDeviation| -> Vec<u64> {
+        let windows = |seconds: &ArrivalsPerSecond| -> Vec<u64> {
             seconds.windows_from(first, window).map(Iterator::collect).unwrap_or_default()
         };
         let (a, b) = (windows(a), windows(b));
@@ -166,20 +166,20 @@ impl RateDeviation {
 mod tests {
     use super::*;
 
-    fn of(times_ms: &[u64]) -> SecondsDeviation {
-        let mut seconds = SecondsDeviation::default();
+    fn of(times_ms: &[u64]) -> ArrivalsPerSecond {
+        let mut seconds = ArrivalsPerSecond::default();
         times_ms.iter().for_each(|ms| seconds.take(ms * 1_000_000));
         seconds
     }
 
     #[test]
     fn windows_begin_for_both_at_the_first_arrival_of_either() {
-        let moved = RateDeviation::of(&of(&[60_000, 60_500, 61_000]), &of(&[61_200, 61_300, 61_400]));
-        assert_eq!(moved, RateDeviation { window_s: 1, a: vec![2, 1], b: vec![0, 3], displaced_share: 4.0 / 6.0 });
+        let moved = ArrivalWindows::of(&of(&[60_000, 60_500, 61_000]), &of(&[61_200, 61_300, 61_400]));
+        assert_eq!(moved, ArrivalWindows { window_s: 1, a: vec![2, 1], b: vec![0, 3], displaced_share: 4.0 / 6.0 });
         // 48 s in 24 windows of 2 s each.
-        let long = RateDeviation::of(&of(&[0, 48_000]), &of(&[0, 48_000]));
+        let long = ArrivalWindows::of(&of(&[0, 48_000]), &of(&[0, 48_000]));
         assert_eq!((long.window_s, long.a.len(), long.displaced_share), (2, 25, 0.0));
-        assert_eq!(RateDeviation::of(&of(&[]), &of(&[])), RateDeviation { window_s: 1, ..RateDeviation::default() });
+        assert_eq!(ArrivalWindows::of(&of(&[]), &of(&[])), ArrivalWindows { window_s: 1, ..ArrivalWindows::default() });
     }
 
     #[test]
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn pairs_of_which_one_is_unknown_are_not_compared() {
-        let mut errors = DeviationStats::default();
+        let mut errors = DeviationAccumulator::default();
         errors.take(None, Some(1));
         errors.take(Some(4), Some(1));
         let (mut a, mut b) = (LengthHistogram::default(), LengthHistogram::default());

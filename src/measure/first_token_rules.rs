@@ -8,7 +8,7 @@ use super::dialect::event_fields::{EventFields, FieldKind};
 
 /// One benchmark tool.
 #[derive(Debug)]
-pub struct ToolFirstToken {
+pub struct BenchmarkTool {
     /// Machine-readable name.
     pub key: &'static str,
     /// Display name.
@@ -37,10 +37,10 @@ const fn any(any: &'static [FieldKind]) -> FirstTokenRule {
 }
 
 /// All tools.
-pub static PEERS: &[ToolFirstToken] = {
+pub static PEERS: &[BenchmarkTool] = {
     use FieldKind::*;
     &[
-        ToolFirstToken {
+        BenchmarkTool {
             key: "aiperf",
             name: "AIPerf",
             rules: &[
@@ -52,7 +52,7 @@ pub static PEERS: &[ToolFirstToken] = {
                 (RESPONSES, any(&[OutputText, ReasoningText, ReasoningSummary, FunctionArguments])),
             ],
         },
-        ToolFirstToken {
+        BenchmarkTool {
             key: "vllm_bench_py",
             name: "vLLM bench",
             rules: &[
@@ -61,12 +61,12 @@ pub static PEERS: &[ToolFirstToken] = {
                 (RESPONSES, any(&[OutputText, ReasoningText])),
             ],
         },
-        ToolFirstToken {
+        BenchmarkTool {
             key: "vllm_bench_rs",
             name: "vLLM bench (Rust)",
             rules: &[(CHAT, any(&[Choices])), (COMPLETIONS, any(&[Choices]))],
         },
-        ToolFirstToken {
+        BenchmarkTool {
             key: "sglang_bench",
             name: "SGLang bench",
             rules: &[
@@ -75,7 +75,7 @@ pub static PEERS: &[ToolFirstToken] = {
                 (SGLANG, any(&[Text])),
             ],
         },
-        ToolFirstToken {
+        BenchmarkTool {
             key: "guidellm",
             name: "GuideLLM",
             rules: &[
@@ -84,16 +84,16 @@ pub static PEERS: &[ToolFirstToken] = {
                 (RESPONSES, any(&[OutputText, ReasoningSummary, FunctionArguments])),
             ],
         },
-        ToolFirstToken {
+        BenchmarkTool {
             key: "genai_bench",
             name: "GenAI-Bench",
             rules: &[(CHAT, any(&[Content, Reasoning, ReasoningContent]))],
         },
-        ToolFirstToken { key: "inference_perf", name: "inference-perf", rules: &[(CHAT, any(&[Content]))] },
+        BenchmarkTool { key: "inference_perf", name: "inference-perf", rules: &[(CHAT, any(&[Content]))] },
     ]
 };
 
-impl ToolFirstToken {
+impl BenchmarkTool {
     /// The tool's rule for a dialect; `None` if it does not support that dialect.
     pub fn rule(&self, dialect: &str) -> Option<FirstTokenRule> {
         self.rules.iter().find(|(spoken, _)| *spoken == dialect).map(|(_, rule)| *rule)
@@ -119,7 +119,7 @@ mod tests {
     /// The first-token index per tool key, for events of a dialect.
     fn first_tokens(dialect: &str, events: &[&str]) -> Vec<(&'static str, Option<u64>)> {
         let facts = || events.iter().map(|event| EventFields::of(event.as_bytes()));
-        let first = |peer: &ToolFirstToken| Some((peer.key, peer.rule(dialect)?.first(facts()).map(|(at, _)| at)));
+        let first = |peer: &BenchmarkTool| Some((peer.key, peer.rule(dialect)?.first(facts()).map(|(at, _)| at)));
         PEERS.iter().filter_map(first).collect()
     }
 

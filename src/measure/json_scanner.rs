@@ -82,9 +82,9 @@ impl<'a> Scalar<'a> {
 
 /// Bytes of a key or of a wanted scalar from earlier reads, at most [`MAX_VALUE`]; usually empty.
 #[derive(Debug, Default)]
-struct HeldBytes(Vec<u8>);
+struct ValueBuffer(Vec<u8>);
 
-impl HeldBytes {
+impl ValueBuffer {
     fn push(&mut self, bytes: &[u8]) {
         if self.0.capacity() == 0 {
             self.0.reserve_exact(USUAL_VALUE);
@@ -143,7 +143,7 @@ pub struct JsonScanner {
     /// Bit `d` is set if the container at depth `d` is an object.
     objects: u128,
     path: JsonPath,
-    value: HeldBytes,
+    value: ValueBuffer,
 }
 
 impl Default for JsonScanner {
@@ -156,7 +156,7 @@ impl Default for JsonScanner {
             depth: 0,
             objects: 0,
             path: JsonPath::default(),
-            value: HeldBytes::default(),
+            value: ValueBuffer::default(),
         }
     }
 }

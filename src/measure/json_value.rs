@@ -89,20 +89,20 @@ impl<'a> JsonValue<'a> {
 
 impl<'a> Deserialize<'a> for JsonValue<'a> {
     fn deserialize<D: Deserializer<'a>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(JsonValueSeed)
+        from.deserialize_any(JsonValueVisitor)
     }
 }
 
 impl<'a> Deserialize<'a> for JsonObject<'a> {
     fn deserialize<D: Deserializer<'a>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_map(JsonValueSeed)
+        from.deserialize_map(JsonValueVisitor)
             .map(|value| if let JsonValue::Object(object) = value { object } else { Self::default() })
     }
 }
 
-struct JsonValueSeed;
+struct JsonValueVisitor;
 
-impl<'a> Visitor<'a> for JsonValueSeed {
+impl<'a> Visitor<'a> for JsonValueVisitor {
     type Value = JsonValue<'a>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

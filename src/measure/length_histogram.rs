@@ -47,7 +47,7 @@ fn plain_number<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::E
 
 /// Distribution of durations, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct DurationHistogram {
+pub struct DurationSummary {
     /// Number of durations.
     pub count: u64,
     /// Mean.
@@ -127,10 +127,10 @@ impl LengthHistogram {
     }
 
     /// Summarizes durations in nanoseconds; `None` if there are none.
-    pub fn times(&self) -> Option<DurationHistogram> {
+    pub fn times(&self) -> Option<DurationSummary> {
         let of = self.distribution()?;
         let millis = |nanos: f64| nanos / 1e6;
-        Some(DurationHistogram {
+        Some(DurationSummary {
             count: of.requests,
             mean_ms: of.mean / 1e6,
             p50_ms: millis(of.p50),

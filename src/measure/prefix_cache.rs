@@ -31,7 +31,7 @@ pub fn mix(a: u64, b: u64) -> u64 {
 
 /// Simulated result of one cache.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct PrefixCache {
+pub struct PrefixCacheStats {
     /// Size in blocks; `None` for the unlimited cache.
     pub blocks: Option<u64>,
     /// Blocks of all prompts.
@@ -95,9 +95,9 @@ impl HitSums {
         self.shares += if tokens > 0.0 { hit_tokens / tokens } else { 0.0 };
     }
 
-    fn cache(&self, blocks: Option<u64>, distinct: u64, sampled: u64) -> PrefixCache {
+    fn cache(&self, blocks: Option<u64>, distinct: u64, sampled: u64) -> PrefixCacheStats {
         let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
-        PrefixCache {
+        PrefixCacheStats {
             blocks,
             asked_blocks: self.asked,
             hit_blocks: self.hit,
@@ -143,16 +143,16 @@ impl PrefixReuse {
     }
 
     /// Results of the caches, the unlimited one first; empty without any block.
-    pub fn caches(&self) -> Vec<PrefixCache> {
+    pub fn caches(&self) -> Vec<PrefixCacheStats> {
         self.caches_of(&self.sums)
     }
 
     /// Results for blocks of `size` tokens; `None` unless [`with_sizes`](Self::with_sizes) had this size.
-    pub fn caches_with(&self, size: u64) -> Option<Vec<PrefixCache>> {
+    pub fn caches_with(&self, size: u64) -> Option<Vec<PrefixCacheStats>> {
         self.of_sizes.iter().find(|(other, _)| *other == size).map(|(_, sums)| self.caches_of(sums))
     }
 
-    fn caches_of(&self, sums: &[HitSums; 2]) -> Vec<PrefixCache> {
+    fn caches_of(&self, sums: &[HitSums; 2]) -> Vec<PrefixCacheStats> {
         if sums[0].asked == 0 {
             return Vec::new();
         }
@@ -303,7 +303,7 @@ impl LruCache {
 mod tests {
     use super::*;
 
-    fn run(reuse: &mut PrefixReuse, prompts: &[&[u64]]) -> Vec<PrefixCache> {
+    fn run(reuse: &mut PrefixReuse, prompts: &[&[u64]]) -> Vec<PrefixCacheStats> {
         prompts.iter().for_each(|ids| reuse.take(&PrefixLookup { ids, block: 16, tokens: None }));
         reuse.caches()
     }

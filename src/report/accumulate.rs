@@ -19,7 +19,7 @@ use super::saturation::LoadSample;
 use crate::measure::dialect;
 use crate::measure::record::Outcome;
 use crate::measure::samples::{Samples, push};
-use crate::measure::slo::{SloVerdicts, Slos, Verdict};
+use crate::measure::slo::{SloInput, Slos, Verdict};
 use crate::measure::time::{Gap, Stamp, extend_span};
 
 /// Maximum number of groups. All further groups share the last one, `(others)`.
@@ -306,7 +306,7 @@ fn verdicts(request: &RequestView, settings: &AccumulatorSettings) -> Vec<Option
     let over = limits.map(|limit| request.events.iter().filter(|event| event.latency().0 > *limit).count() as u64);
     let over: Vec<u64> = over.collect();
     let route = request.dialect.as_deref().and_then(dialect::named).map_or("", |dialect| dialect.route);
-    let judged = SloVerdicts {
+    let judged = SloInput {
         route: Some(route),
         model: request.model.as_deref().unwrap_or(""),
         outcome: request.outcome.unwrap_or(Outcome::Failed),

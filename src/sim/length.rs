@@ -8,14 +8,14 @@ use super::engine::EngineFinish;
 
 /// The request's limits on the length of its choices, in tokens.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LengthSampler {
+pub(super) struct LengthLimits {
     /// `None` allows any length up to the model's limit.
     pub(super) most: Option<u32>,
     pub(super) least: u32,
     pub(super) ignore_eos: bool,
 }
 
-impl LengthSampler {
+impl LengthLimits {
     /// Draws the length of a sequence of at most `most` tokens, and the stop reason. At every token the model stops
     /// with probability 1/`mean`.
     pub(super) fn draw(self, most: u32, seed: u64, mean: u32) -> (u32, EngineFinish) {
@@ -35,7 +35,7 @@ impl LengthSampler {
 mod tests {
     use super::*;
 
-    const FREE: LengthSampler = LengthSampler { most: None, least: 0, ignore_eos: false };
+    const FREE: LengthLimits = LengthLimits { most: None, least: 0, ignore_eos: false };
 
     #[test]
     fn lengths_come_from_the_seed_and_have_the_mean_that_was_asked_for() {
@@ -47,11 +47,11 @@ mod tests {
     #[test]
     fn the_bounds_are_kept_and_the_ending_tells_which() {
         for seed in 0..200 {
-            let (tokens, ending) = LengthSampler { least: 50, ..FREE }.draw(60, seed, 200);
+            let (tokens, ending) = LengthLimits { least: 50, ..FREE }.draw(60, seed, 200);
             assert!((50..=60).contains(&tokens));
             assert!(tokens == 60 || ending == EngineFinish::Stop);
         }
-        assert_eq!(LengthSampler { ignore_eos: true, ..FREE }.draw(60, 1, 2), (60, EngineFinish::Length));
+        assert_eq!(LengthLimits { ignore_eos: true, ..FREE }.draw(60, 1, 2), (60, EngineFinish::Length));
         assert_eq!(FREE.draw(60, 1, 1), (1, EngineFinish::Stop));
     }
 }

@@ -17,7 +17,7 @@ use super::events::{DONE, EventWriter, ReplyUsage, TextPiece};
 use super::fault::{CutKind, StreamCut};
 use super::request::SimRequest;
 use super::send_log::SendLog;
-use super::socket::SocketBuffer;
+use super::socket::SocketControl;
 use super::token_queue::{TokenProgress, TokenQueue};
 use crate::measure::time::Stamp;
 
@@ -145,7 +145,7 @@ pub(super) struct TokenStream {
     manner: StreamSettings,
     feed: Arc<TokenQueue>,
     run: JobHandle,
-    wire: Arc<SocketBuffer>,
+    wire: Arc<SocketControl>,
     log: Arc<SendLog>,
     /// Events to write; few, because no further progress is taken before they are written.
     ready: VecDeque<ReadyChunk>,
@@ -178,7 +178,7 @@ impl TokenStream {
         manner: StreamSettings,
         feed: Arc<TokenQueue>,
         run: JobHandle,
-        wire: Arc<SocketBuffer>,
+        wire: Arc<SocketControl>,
         log: Arc<SendLog>,
     ) -> Self {
         let ready = VecDeque::new();

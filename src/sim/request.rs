@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use super::api_error::ApiError;
 use super::bounded_list::BoundedList;
 use super::engine::{EngineJob, EnginePrompt, Stall};
-use super::length::LengthSampler;
+use super::length::LengthLimits;
 use super::options::{MAX_CHOICES, SimOptions};
 use super::prompt::PromptReader;
 use super::text_generator::mix;
@@ -42,12 +42,12 @@ pub(super) struct SimRequest {
     pub(super) prompts: Vec<EnginePrompt>,
     /// Choices per prompt.
     pub(super) n: u32,
-    length: LengthSampler,
+    length: LengthLimits,
 }
 
 /// The raw body. `RawValue` borrows prompts of any size instead of copying them.
 #[derive(Deserialize)]
-struct RequestFields<'a> {
+struct SimRequestBody<'a> {
     #[serde(borrow)]
     model: Option<MessageText<'a>>,
     #[serde(borrow)]
@@ -115,7 +115,7 @@ impl SimRequest {
     /// # Errors
     /// The error response to send, with vLLM's wording where vLLM has one.
     pub(super) fn parse(body: &[u8], route: SimRoute, options: &SimOptions) -> Result<Self, ApiError> {
-        let body: RequestFields<'_> =
+        let body: SimRequestBody<'_> =
             serde_json::from_slice(body).map_err(|error| ApiError::bad_request(error.to_string()))?;
         let model = match &body.model {
             Some(MessageText(model)) if !model.is_empty() => {
@@ -191,13 +191,13 @@ impl SimRequest {
     }
 }
 
-impl<'a> RequestFields<'a> {
-    fn length(&self, route: SimRoute) -> LengthSampler {
+impl<'a> SimRequestBody<'a> {
+    fn length(&self, route: SimRoute) -> LengthLimits {
         let most = match route {
             SimRoute::Chat => self.max_completion_tokens.or(self.max_tokens),
             SimRoute::Completions => self.max_tokens.or(Some(COMPLETION_TOKENS)),
         };
-        LengthSampler { most, least: self.min_tokens.unwrap_or(0), ignore_eos: self.ignore_eos.unwrap_or(false) }
+        LengthLimits { most, least: self.min_tokens.unwrap_or(0), ignore_eos: self.ignore_eos.unwrap_or(false) }
     }
 
     fn reader(&self, options: &SimOptions) -> PromptReader {

@@ -20,7 +20,7 @@ use super::options::SimOptions;
 use super::reply::{ReplyCounter, SimReply, StreamAborted, StreamSettings, TokenStream};
 use super::request::{SimRequest, SimRoute};
 use super::send_log::SendLogs;
-use super::socket::SocketBuffer;
+use super::socket::SocketControl;
 use super::text_generator::mix;
 use super::token_queue::TokenQueue;
 use crate::clock::Clock;
@@ -82,7 +82,7 @@ impl RouteContext {
     pub(super) async fn answer(
         &self,
         request: Request<Incoming>,
-        wire: &Arc<SocketBuffer>,
+        wire: &Arc<SocketControl>,
     ) -> Result<Response<SimReply>, StreamAborted> {
         let path = request.uri().path();
         let route = match path {
@@ -133,7 +133,7 @@ impl RouteContext {
         &self,
         route: SimRoute,
         request: Request<Incoming>,
-        wire: &Arc<SocketBuffer>,
+        wire: &Arc<SocketControl>,
     ) -> Result<Response<SimReply>, StreamAborted> {
         let (head, body) = request.into_parts();
         let asked = async {
@@ -203,7 +203,7 @@ async fn collect(
     manner: StreamSettings,
     feed: &TokenQueue,
     mut run: JobHandle,
-    wire: &SocketBuffer,
+    wire: &SocketControl,
 ) -> Result<Result<Bytes, ApiError>, StreamAborted> {
     let mut ends = Vec::new();
     loop {

@@ -32,11 +32,11 @@ pub(super) struct SendEntry {
 #[derive(Debug)]
 pub(super) struct SendLog {
     key: String,
-    sends: Mutex<SendQueueLog>,
+    sends: Mutex<SendLogEntries>,
 }
 
 #[derive(Debug, Default)]
-struct SendQueueLog {
+struct SendLogEntries {
     first: Vec<SendEntry>,
     /// Number of events beyond [`EVENTS`].
     more: u64,

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 
 use super::options::{SimOptions, SimOptionsError};
 use super::routes::RouteContext;
-use super::socket::{Socket, SocketBuffer};
+use super::socket::{Socket, SocketControl};
 use crate::clock::Clock;
 use crate::measure::time::Gap;
 
@@ -198,7 +198,7 @@ async fn serve(stream: TcpStream, shared: Arc<RouteContext>) {
     }
     let idle = shared.options().idle_timeout;
     let Some(Ok(http2)) = Clock::Monotonic.timeout(idle, speaks_http2(&stream)).await else { return };
-    let wire = Arc::new(if http2 { SocketBuffer::shared() } else { SocketBuffer::default() });
+    let wire = Arc::new(if http2 { SocketControl::shared() } else { SocketControl::default() });
     let socket = Socket::new(stream, wire.clone());
     let answer = service_fn(move |request| {
         let (shared, wire) = (shared.clone(), wire.clone());

@@ -1,6 +1,6 @@
 //! The connection below HTTP: stamps the writes, and ends as a fault demands.
 //!
-//! hyper uses the [`Socket`]; the reply's body uses the [`SocketBuffer`] of the same connection. Through it the body
+//! hyper uses the [`Socket`]; the reply's body uses the [`SocketControl`] of the same connection. Through it the body
 //! learns that its last event is written, and requests a reset or a hang-up.
 
 use std::io;
@@ -21,7 +21,7 @@ use crate::measure::time::Stamp;
 
 /// State shared by a connection's socket and the reply body that is written to it.
 #[derive(Debug, Default)]
-pub(super) struct SocketBuffer {
+pub(super) struct SocketControl {
     state: Mutex<SocketState>,
     /// Several replies share the connection (HTTP/2): a write is not an event, and no reply may close it for the
     /// others.
@@ -31,7 +31,7 @@ pub(super) struct SocketBuffer {
 #[derive(Debug, Default)]
 struct SocketState {
     /// The event that hyper has received but not yet written.
-    pending: Option<PendingBytes>,
+    pending: Option<PendingEvent>,
     /// The task that waits until `pending` is written.
     waker: Option<Waker>,
     reset: bool,
@@ -41,7 +41,7 @@ struct SocketState {
 }
 
 #[derive(Debug)]
-struct PendingBytes {
+struct PendingEvent {
     log: Arc<SendLog>,
     tokens: u32,
     planned: Stamp,
@@ -58,7 +58,7 @@ enum Hangup {
     Due,
 }
 
-impl SocketBuffer {
+impl SocketControl {
     /// For a connection with several concurrent replies. Nothing is stamped. The body's error resets the stream, not
     /// the connection.
     pub(super) fn shared() -> Self {
@@ -70,7 +70,7 @@ impl SocketBuffer {
         if self.shared {
             return;
         }
-        lock(&self.state).pending = Some(PendingBytes { log: log.clone(), tokens, planned, began: None });
+        lock(&self.state).pending = Some(PendingEvent { log: log.clone(), tokens, planned, began: None });
     }
 
     /// Whether the last event is not yet fully written.
@@ -134,11 +134,11 @@ impl SocketBuffer {
 #[derive(Debug)]
 pub(super) struct Socket {
     io: TokioIo<TcpStream>,
-    wire: Arc<SocketBuffer>,
+    wire: Arc<SocketControl>,
 }
 
 impl Socket {
-    pub(super) fn new(stream: TcpStream, wire: Arc<SocketBuffer>) -> Self {
+    pub(super) fn new(stream: TcpStream, wire: Arc<SocketControl>) -> Self {
         Self { io: TokioIo::new(stream), wire }
     }
 }

@@ -19,8 +19,8 @@ use super::merge::{ClockAlignment, merge};
 use super::rng::name_hash;
 use crate::capture::gaps;
 use crate::capture::row::{TraceEntry, TraceHeader};
-use crate::measure::deviation::{Deviation, RateDeviation};
-use crate::measure::length_histogram::{DurationHistogram, LengthHistogram};
+use crate::measure::deviation::{ArrivalWindows, Deviation};
+use crate::measure::length_histogram::{DurationSummary, LengthHistogram};
 
 /// Comparison of two traces.
 #[derive(Clone, Debug, Serialize)]
@@ -36,9 +36,9 @@ pub struct TraceDiff {
     /// First rows of each trace without a counterpart.
     pub skipped: [u64; 2],
     /// Arrival error of joined rows in milliseconds; absent if no row is joined.
-    pub arrival_error: Option<DurationHistogram>,
+    pub arrival_error: Option<DurationSummary>,
     /// Arrivals over time.
-    pub over_time: RateDeviation,
+    pub over_time: ArrivalWindows,
     /// Prompt tokens (ISL); absent if one trace has none.
     pub input: Option<Deviation>,
     /// Output tokens (OSL); absent if one trace has none.
@@ -54,11 +54,11 @@ pub struct DiffSide {
     /// Cached prompt tokens reported by the server, as a share of all prompt tokens of the requests with such a report.
     pub cached_share: Option<f64>,
     /// From the end of the previous reply to the next turn of a session.
-    pub think: Option<DurationHistogram>,
+    pub think: Option<DurationSummary>,
     /// Time to first token (TTFT), from the planned send time if there is one.
-    pub ttft: Option<DurationHistogram>,
+    pub ttft: Option<DurationSummary>,
     /// Gaps between token events, divided by the tokens of the later event (ITL).
-    pub itl: Option<DurationHistogram>,
+    pub itl: Option<DurationSummary>,
 }
 
 /// Reads two traces to their ends. The names appear in errors.
@@ -81,8 +81,8 @@ pub fn diff(a: (String, Trace), b: (String, Trace)) -> Result<TraceDiff, Error> 
     let input = input.finish(&a.pass.input, &b.pass.input);
     let output = output.finish(&a.pass.output, &b.pass.output);
     let over_time = match &seconds {
-        Some([a, b]) => RateDeviation::of(a, b),
-        None => RateDeviation::of(&a.pass.arrivals.seconds, &b.pass.arrivals.seconds),
+        Some([a, b]) => ArrivalWindows::of(a, b),
+        None => ArrivalWindows::of(&a.pass.arrivals.seconds, &b.pass.arrivals.seconds),
     };
     let arrival_error = arrivals.times();
     let (a, b) = (a.finish(), b.finish());
@@ -192,7 +192,10 @@ mod tests {
             Deviation { compared: 4, exact_share: 0.25, mean_error: -0.75, mean_absolute_error: 0.75, ks: 0.75 };
         assert_eq!((of.input, of.output), (Some(input), Some(output)));
         // The last row of B falls into the second before its counterpart's: one of four requests.
-        assert_eq!(of.over_time, RateDeviation { window_s: 1, a: vec![1; 4], b: vec![1, 1, 2], displaced_share: 0.25 });
+        assert_eq!(
+            of.over_time,
+            ArrivalWindows { window_s: 1, a: vec![1; 4], b: vec![1, 1, 2], displaced_share: 0.25 }
+        );
     }
 
     #[test]
@@ -311,7 +314,7 @@ mod tests {
         entry.timing.gaps = Some(gaps::pack(&[gap(10, 1), gap(30, 2)]));
         with.entries = Box::new([Ok(entry)].into_iter());
         let of = diff((name, with), trace(&[(0, 1, 1)])).unwrap();
-        let near = |times: Option<DurationHistogram>, expected: f64| (times.unwrap().mean_ms - expected).abs() < 1e-9;
+        let near = |times: Option<DurationSummary>, expected: f64| (times.unwrap().mean_ms - expected).abs() < 1e-9;
         assert!(near(of.a.ttft, 8.0) && near(of.a.think, 2.0) && near(of.a.itl, 12.5), "{:?}", of.a);
         assert_eq!((of.a.cached_share, of.b.cached_share), (Some(1.0), None));
         assert_eq!((of.b.ttft, of.b.think, of.b.itl), (None, None, None));

@@ -2,7 +2,7 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use crate::measure::length_histogram::DurationHistogram;
+use crate::measure::length_histogram::DurationSummary;
 use crate::measure::time::Gap;
 use crate::trace::diff::{DiffSide, MOMENT_NANOS, TraceDiff};
 use crate::trace::info::LengthSummary;
@@ -94,7 +94,7 @@ fn tokens(of: Option<LengthSummary>, which: fn(LengthSummary) -> f64) -> Option<
     of.map(|of| ((which(of) * 10.0).round() / 10.0).to_string())
 }
 
-fn time(of: Option<DurationHistogram>, which: fn(DurationHistogram) -> f64) -> Option<String> {
+fn time(of: Option<DurationSummary>, which: fn(DurationSummary) -> f64) -> Option<String> {
     of.map(|of| gap(which(of)).to_string())
 }
 

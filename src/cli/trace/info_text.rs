@@ -6,7 +6,7 @@ use super::notes;
 use crate::capture::row::TraceHeader;
 use crate::measure::time::Gap;
 use crate::report::ascii_plot::{bar, columns, table_cell, with_thousands};
-use crate::trace::info::{LengthSummary, PrefixCache, TraceInfo};
+use crate::trace::info::{LengthSummary, PrefixCacheStats, TraceInfo};
 
 /// What is written on.
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +106,7 @@ fn tenths(length: f64) -> String {
     if tenths.is_multiple_of(10) { whole } else { format!("{whole}.{}", tenths % 10) }
 }
 
-fn reuse(cache: &PrefixCache) -> String {
+fn reuse(cache: &PrefixCacheStats) -> String {
     let whose =
         cache.blocks.map_or("an endless cache".to_owned(), |n| format!("a cache of {} blocks", with_thousands(n)));
     let sampled = match cache.sampled_one_of {

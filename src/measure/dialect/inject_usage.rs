@@ -30,7 +30,7 @@ pub struct InjectUsage {
     before_key: bool,
     /// The current key or literal, up to [`MAX_WORD`] bytes.
     word: Vec<u8>,
-    place: InsertPosition,
+    place: CurrentField,
     stream: bool,
     options: StreamOptionsField,
     /// Held-back bytes of a `null` in place of `stream_options`.
@@ -40,7 +40,7 @@ pub struct InjectUsage {
 
 /// The object that contains the current bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum InsertPosition {
+enum CurrentField {
     Elsewhere,
     Stream,
     Options,
@@ -67,7 +67,7 @@ impl InjectUsage {
             escaped: false,
             before_key: false,
             word: Vec::new(),
-            place: InsertPosition::Elsewhere,
+            place: CurrentField::Elsewhere,
             stream: false,
             options: StreamOptionsField::default(),
             null: 0,
@@ -100,7 +100,7 @@ impl InjectUsage {
                     continue;
                 }
                 send(self.in_place_of_null());
-            } else if byte == b'n' && self.depth == 1 && self.place == InsertPosition::Options && self.word.is_empty() {
+            } else if byte == b'n' && self.depth == 1 && self.place == CurrentField::Options && self.word.is_empty() {
                 send(&bytes[sent..at]);
                 (self.null, at, sent) = (1, at + 1, at + 1);
                 continue;
@@ -149,26 +149,26 @@ impl InjectUsage {
             b':' if self.before_key => {
                 self.before_key = false;
                 self.place = match (self.depth, self.place, &self.word[..]) {
-                    (1, _, b"stream") => InsertPosition::Stream,
-                    (1, _, b"stream_options") => InsertPosition::Options,
+                    (1, _, b"stream") => CurrentField::Stream,
+                    (1, _, b"stream_options") => CurrentField::Options,
                     (
                         2,
-                        InsertPosition::Options | InsertPosition::IncludeUsage | InsertPosition::Continuous,
+                        CurrentField::Options | CurrentField::IncludeUsage | CurrentField::Continuous,
                         b"include_usage",
-                    ) => InsertPosition::IncludeUsage,
+                    ) => CurrentField::IncludeUsage,
                     (
                         2,
-                        InsertPosition::Options | InsertPosition::IncludeUsage | InsertPosition::Continuous,
+                        CurrentField::Options | CurrentField::IncludeUsage | CurrentField::Continuous,
                         b"continuous_usage_stats",
-                    ) => InsertPosition::Continuous,
-                    (2, InsertPosition::Options | InsertPosition::IncludeUsage | InsertPosition::Continuous, _) => {
-                        InsertPosition::Options
+                    ) => CurrentField::Continuous,
+                    (2, CurrentField::Options | CurrentField::IncludeUsage | CurrentField::Continuous, _) => {
+                        CurrentField::Options
                     }
-                    (1, ..) => InsertPosition::Elsewhere,
+                    (1, ..) => CurrentField::Elsewhere,
                     (_, place, _) => place,
                 };
-                self.options.present |= self.place == InsertPosition::Options;
-                self.options.keys |= self.depth == 2 && self.place != InsertPosition::Elsewhere;
+                self.options.present |= self.place == CurrentField::Options;
+                self.options.keys |= self.depth == 2 && self.place != CurrentField::Elsewhere;
                 self.word.clear();
             }
             b'{' | b'[' => {
@@ -178,14 +178,14 @@ impl InjectUsage {
             }
             b',' => {
                 self.literal();
-                self.before_key = self.depth == 1 || self.depth == 2 && self.place != InsertPosition::Elsewhere;
+                self.before_key = self.depth == 1 || self.depth == 2 && self.place != CurrentField::Elsewhere;
             }
             b'}' | b']' => {
                 self.literal();
                 let added = if byte == b'}' { self.closing() } else { None };
                 self.depth = self.depth.saturating_sub(1);
                 if self.depth <= 1 {
-                    self.place = InsertPosition::Elsewhere;
+                    self.place = CurrentField::Elsewhere;
                 }
                 return added;
             }
@@ -204,9 +204,9 @@ impl InjectUsage {
     fn literal(&mut self) {
         let truth = self.word == b"true";
         match self.place {
-            InsertPosition::Stream if self.depth == 1 => self.stream = truth,
-            InsertPosition::IncludeUsage if self.depth == 2 => self.options.include = Some(truth),
-            InsertPosition::Continuous if self.depth == 2 => self.options.continuous = true,
+            CurrentField::Stream if self.depth == 1 => self.stream = truth,
+            CurrentField::IncludeUsage if self.depth == 2 => self.options.include = Some(truth),
+            CurrentField::Continuous if self.depth == 2 => self.options.continuous = true,
             _ => {}
         }
         self.word.clear();
@@ -215,7 +215,7 @@ impl InjectUsage {
     /// Returns the text to insert before an object's closing brace.
     fn closing(&mut self) -> Option<&'static str> {
         let options = self.options;
-        match (self.depth, self.place != InsertPosition::Elsewhere) {
+        match (self.depth, self.place != CurrentField::Elsewhere) {
             (1, _) if self.stream && !options.present => {
                 self.note(true);
                 Some(match self.wants_continuous {

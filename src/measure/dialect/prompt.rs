@@ -40,7 +40,7 @@ pub enum Medium {
 
 /// Location of a part that is not text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PromptPlace<'a> {
+pub enum MediaLocation<'a> {
     /// Base64 data in the request.
     Inline(&'a str),
     /// A reference to data outside of the request.
@@ -56,7 +56,7 @@ pub trait PromptSink {
     /// A value that is not text: a number (also a token id of a tokenized prompt), a Boolean or `null`.
     fn word(&mut self, word: &str);
     /// A part that is not text. Implementations must include its content in any hash of what follows.
-    fn part(&mut self, medium: Medium, place: PromptPlace<'_>);
+    fn part(&mut self, medium: Medium, place: MediaLocation<'_>);
     /// The end of a message of the conversation.
     fn message_ends(&mut self);
 }
@@ -344,20 +344,20 @@ fn of_type(content_type: &str) -> Medium {
 }
 
 /// Whether a string is a part that is not text, and its location.
-fn place<'a>(text: &'a str, medium: Option<Medium>, key: &str) -> Option<(Medium, PromptPlace<'a>)> {
+fn place<'a>(text: &'a str, medium: Option<Medium>, key: &str) -> Option<(Medium, MediaLocation<'a>)> {
     if let Some((content_type, data)) = text.strip_prefix("data:").and_then(|url| url.split_once(";base64,")) {
-        return Some((of_type(content_type), PromptPlace::Inline(data)));
+        return Some((of_type(content_type), MediaLocation::Inline(data)));
     }
     let medium = medium?;
     match key {
         // SGLang accepts data and URLs in the same field.
         "image_data" | "audio_data" | "video_data" if text.contains("://") => {
-            Some((medium, PromptPlace::Elsewhere(text)))
+            Some((medium, MediaLocation::Elsewhere(text)))
         }
         "data" | "bytes" | "images" | "file_data" | "image_data" | "audio_data" | "video_data" | "image_embeds"
-        | "multimodal_data" => Some((medium, PromptPlace::Inline(text))),
+        | "multimodal_data" => Some((medium, MediaLocation::Inline(text))),
         "url" | "uri" | "image_url" | "audio_url" | "video_url" | "file_url" | "fileUri" | "file_uri" | "file_id" => {
-            Some((medium, PromptPlace::Elsewhere(text)))
+            Some((medium, MediaLocation::Elsewhere(text)))
         }
         _ => None,
     }
@@ -385,7 +385,7 @@ mod tests {
         fn word(&mut self, word: &str) {
             self.text(word);
         }
-        fn part(&mut self, medium: Medium, place: PromptPlace<'_>) {
+        fn part(&mut self, medium: Medium, place: MediaLocation<'_>) {
             self.parts.push((medium, format!("{place:?}")));
         }
         fn message_ends(&mut self) {
@@ -517,89 +517,89 @@ mod tests {
                 "openai.chat",
                 r#"{"messages":[{"content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}]}"#,
                 Medium::Image,
-                PromptPlace::Inline("AAAA"),
+                MediaLocation::Inline("AAAA"),
             ),
             (
                 "openai.chat",
                 r#"{"messages":[{"content":[{"type":"image_url","image_url":{"url":"https://x/y.png"}}]}]}"#,
                 Medium::Image,
-                PromptPlace::Elsewhere("https://x/y.png"),
+                MediaLocation::Elsewhere("https://x/y.png"),
             ),
             (
                 "openai.chat",
                 r#"{"messages":[{"content":[{"type":"input_audio","input_audio":{"data":"BBBB","format":"wav"}}]}]}"#,
                 Medium::Audio,
-                PromptPlace::Inline("BBBB"),
+                MediaLocation::Inline("BBBB"),
             ),
             (
                 "anthropic.messages",
                 r#"{"messages":[{"content":[{"type":"document","source":{"media_type":"application/pdf","data":"CC"}}]}]}"#,
                 Medium::File,
-                PromptPlace::Inline("CC"),
+                MediaLocation::Inline("CC"),
             ),
             (
                 "gemini",
                 r#"{"contents":[{"parts":[{"inlineData":{"mimeType":"video/mp4","data":"DD"}}]}]}"#,
                 Medium::Video,
-                PromptPlace::Inline("DD"),
+                MediaLocation::Inline("DD"),
             ),
             (
                 "bedrock.converse",
                 r#"{"messages":[{"content":[{"image":{"format":"png","source":{"bytes":"EE"}}}]}]}"#,
                 Medium::Image,
-                PromptPlace::Inline("EE"),
+                MediaLocation::Inline("EE"),
             ),
-            ("ollama.chat", r#"{"messages":[{"images":["FF"]}]}"#, Medium::Image, PromptPlace::Inline("FF")),
-            ("ollama.generate", r#"{"prompt":"p","images":["GG"]}"#, Medium::Image, PromptPlace::Inline("GG")),
-            ("sglang.generate", r#"{"text":"t","image_data":"HH"}"#, Medium::Image, PromptPlace::Inline("HH")),
+            ("ollama.chat", r#"{"messages":[{"images":["FF"]}]}"#, Medium::Image, MediaLocation::Inline("FF")),
+            ("ollama.generate", r#"{"prompt":"p","images":["GG"]}"#, Medium::Image, MediaLocation::Inline("GG")),
+            ("sglang.generate", r#"{"text":"t","image_data":"HH"}"#, Medium::Image, MediaLocation::Inline("HH")),
             (
                 "sglang.generate",
                 r#"{"text":"t","image_data":["https://x/y.png"]}"#,
                 Medium::Image,
-                PromptPlace::Elsewhere("https://x/y.png"),
+                MediaLocation::Elsewhere("https://x/y.png"),
             ),
-            ("sglang.generate", r#"{"text":"t","audio_data":["KK"]}"#, Medium::Audio, PromptPlace::Inline("KK")),
+            ("sglang.generate", r#"{"text":"t","audio_data":["KK"]}"#, Medium::Audio, MediaLocation::Inline("KK")),
             (
                 "llamacpp.completion",
                 r#"{"prompt":{"prompt_string":"p <__media__>","multimodal_data":["II"]}}"#,
                 Medium::File,
-                PromptPlace::Inline("II"),
+                MediaLocation::Inline("II"),
             ),
             (
                 "openai.chat",
                 r#"{"messages":[{"content":[{"type":"file","file":{"file_id":"file-1"}}]}]}"#,
                 Medium::File,
-                PromptPlace::Elsewhere("file-1"),
+                MediaLocation::Elsewhere("file-1"),
             ),
             (
                 "openai.chat",
                 r#"{"messages":[{"content":[{"type":"image_embeds","image_embeds":"JJ"}]}]}"#,
                 Medium::Image,
-                PromptPlace::Inline("JJ"),
+                MediaLocation::Inline("JJ"),
             ),
             (
                 "openai.responses",
                 r#"{"input":[{"content":[{"type":"input_image","file_id":"file-2"}]}]}"#,
                 Medium::Image,
-                PromptPlace::Elsewhere("file-2"),
+                MediaLocation::Elsewhere("file-2"),
             ),
             (
                 "openai.responses",
                 r#"{"input":[{"content":[{"type":"input_file","file_url":"https://x/z.pdf"}]}]}"#,
                 Medium::File,
-                PromptPlace::Elsewhere("https://x/z.pdf"),
+                MediaLocation::Elsewhere("https://x/z.pdf"),
             ),
             (
                 "anthropic.messages",
                 r#"{"messages":[{"content":[{"type":"image","source":{"type":"url","url":"https://x/y.png"}}]}]}"#,
                 Medium::Image,
-                PromptPlace::Elsewhere("https://x/y.png"),
+                MediaLocation::Elsewhere("https://x/y.png"),
             ),
             (
                 "anthropic.messages",
                 r#"{"messages":[{"content":[{"type":"image","source":{"type":"file","file_id":"file-3"}}]}]}"#,
                 Medium::Image,
-                PromptPlace::Elsewhere("file-3"),
+                MediaLocation::Elsewhere("file-3"),
             ),
         ] {
             assert_eq!(walked(dialect, body).parts, [(medium, format!("{place:?}"))], "{body}");

@@ -4,7 +4,7 @@
 //! Each message is compressed separately with the `grpc-encoding` of the headers. One decoder serves all messages of
 //! a stream.
 
-use super::coding::EachAlone;
+use super::coding::PerMessageDecoder;
 use super::length_prefixed::{LengthPrefix, LengthPrefixed};
 use super::{Event, FramingError, PayloadKind};
 use crate::measure::work_budget::WorkBudget;
@@ -15,13 +15,13 @@ pub type GrpcFramer = LengthPrefixed<GrpcPrefix>;
 /// The five-byte message prefix, and the decoder for compressed messages.
 #[derive(Debug, Default)]
 pub struct GrpcPrefix {
-    coding: EachAlone,
+    coding: PerMessageDecoder,
 }
 
 impl GrpcFramer {
     /// Creates a reader for this `grpc-encoding`; empty if the header is absent.
     pub fn encoded(encoding: &[u8]) -> Self {
-        Self::of(GrpcPrefix { coding: EachAlone::new(encoding) })
+        Self::of(GrpcPrefix { coding: PerMessageDecoder::new(encoding) })
     }
 }
 

@@ -5,13 +5,13 @@ use super::{Event, FramingError, MAX_EVENT, PayloadKind};
 
 /// Tracks one object or array to its closing bracket.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct BracketDepth {
+pub(super) struct BracketScanner {
     depth: usize,
     in_string: bool,
     escaped: bool,
 }
 
-impl BracketDepth {
+impl BracketScanner {
     /// Whether a value has started and not yet closed.
     pub(super) fn is_open(&self) -> bool {
         self.depth > 0
@@ -52,7 +52,7 @@ impl BracketDepth {
 /// objects arrive in one read.
 #[derive(Debug, Default)]
 pub struct JsonArrayFramer {
-    brackets: BracketDepth,
+    brackets: BracketScanner,
     carry: Vec<u8>,
     lost: Option<FramingError>,
 }

@@ -3,7 +3,7 @@
 //! Line ends are LF, CRLF or a lone CR; a CR and an LF in separate reads form one line end. U+2028, U+2029 and U+0085
 //! are text. Bytes are compared and never decoded, because a read may end within a character.
 
-use super::json_array::BracketDepth;
+use super::json_array::BracketScanner;
 use super::{Event, FramingError, MAX_EVENT, PayloadKind};
 
 /// Reads server-sent events. Memory: at most one event ([`MAX_EVENT`]), and nothing while events arrive in one read.
@@ -28,7 +28,7 @@ pub struct SseFramer {
 #[derive(Debug, Default)]
 struct BareJson {
     text: Vec<u8>,
-    brackets: BracketDepth,
+    brackets: BracketScanner,
 }
 
 /// Location of the current event's `data`.

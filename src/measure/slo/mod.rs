@@ -56,11 +56,11 @@ impl Slos {
 
     /// Every SLO that applies to this record, with its verdict.
     pub fn verdicts<'a>(&'a self, record: &'a RequestRecord) -> impl Iterator<Item = (&'a Slo, Verdict)> {
-        self.judge(SloVerdicts::of(record))
+        self.judge(SloInput::of(record))
     }
 
     /// Every SLO that applies to these measurements, with its verdict.
-    pub fn judge<'a>(&'a self, judged: SloVerdicts<'a>) -> impl Iterator<Item = (&'a Slo, Verdict)> {
+    pub fn judge<'a>(&'a self, judged: SloInput<'a>) -> impl Iterator<Item = (&'a Slo, Verdict)> {
         let for_it = self.list.iter().filter(move |slo| slo.is_for(&judged));
         for_it.map(move |slo| (slo, slo.verdict(&judged, &self.gap_limits)))
     }
@@ -68,7 +68,7 @@ impl Slos {
 
 /// Measurements of one request that objectives evaluate.
 #[derive(Clone, Copy, Debug)]
-pub struct SloVerdicts<'a> {
+pub struct SloInput<'a> {
     /// Route of the dialect; `None` for plain HTTP, to which no SLO applies.
     pub route: Option<&'a str>,
     /// Requested model.
@@ -91,7 +91,7 @@ pub struct SloVerdicts<'a> {
     pub gaps_over: &'a [u64],
 }
 
-impl<'a> SloVerdicts<'a> {
+impl<'a> SloInput<'a> {
     fn of(record: &'a RequestRecord) -> Self {
         Self {
             route: record.shape.dialect.map(|_| record.shape.route()),
@@ -182,12 +182,12 @@ impl Slo {
         self.objectives.iter().filter(move |o| of(o.metric)).map(|o| o.limit)
     }
 
-    fn is_for(&self, judged: &SloVerdicts<'_>) -> bool {
+    fn is_for(&self, judged: &SloInput<'_>) -> bool {
         let fits = |pattern: &Option<String>, text: &str| pattern.as_deref().is_none_or(|p| glob(p, text));
         judged.route.is_some_and(|route| fits(&self.route, route)) && fits(&self.model, judged.model)
     }
 
-    fn verdict(&self, judged: &SloVerdicts<'_>, gap_limits: &[Gap]) -> Verdict {
+    fn verdict(&self, judged: &SloInput<'_>, gap_limits: &[Gap]) -> Verdict {
         match judged.outcome {
             Outcome::Success => {}
             Outcome::Cancelled if self.exclude_cancelled => return Verdict::Excluded,
@@ -216,7 +216,7 @@ impl fmt::Display for Slo {
 
 impl Objective {
     /// Whether the objective is met; `None` if the reply cannot have the value.
-    fn holds(&self, judged: &SloVerdicts<'_>, gap_limits: &[Gap]) -> Option<bool> {
+    fn holds(&self, judged: &SloInput<'_>, gap_limits: &[Gap]) -> Option<bool> {
         let within = |value: Option<Gap>| value.is_none_or(|value| value <= self.limit);
         match self.metric {
             Metric::E2e => Some(within(Some(judged.e2e))),

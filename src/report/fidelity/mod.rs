@@ -21,8 +21,8 @@ use super::accumulate::RequestStats;
 use super::distribution::MetricDistribution;
 use super::metric::ReportMetric;
 use super::request_view::RequestView;
-use crate::measure::deviation::{Deviation, DeviationStats, RateDeviation, SecondsDeviation};
-use crate::measure::length_histogram::{DurationHistogram, LengthHistogram};
+use crate::measure::deviation::{ArrivalWindows, ArrivalsPerSecond, Deviation, DeviationAccumulator};
+use crate::measure::length_histogram::{DurationSummary, LengthHistogram};
 use crate::measure::prefix_cache::{PrefixLookup, PrefixReuse};
 use crate::measure::record::CountSource;
 
@@ -92,9 +92,9 @@ pub struct PrefixFidelity {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ThinkTimes {
     /// Planned pauses.
-    pub planned: DurationHistogram,
+    pub planned: DurationSummary,
     /// Achieved pauses.
-    pub achieved: DurationHistogram,
+    pub achieved: DurationSummary,
 }
 
 /// Client disconnects before the end of a response.
@@ -112,7 +112,7 @@ pub struct AbortCounts {
 /// Pairs of planned and achieved lengths.
 #[derive(Clone, Debug, Default)]
 struct LengthPairs {
-    errors: DeviationStats,
+    errors: DeviationAccumulator,
     planned: LengthHistogram,
     actual: LengthHistogram,
 }
@@ -134,8 +134,8 @@ impl LengthPairs {
 /// Aggregates requests. Memory grows with distinct lengths, seconds and blocks, not with requests.
 #[derive(Clone, Debug)]
 pub struct FidelityAccumulator {
-    planned: SecondsDeviation,
-    sent: SecondsDeviation,
+    planned: ArrivalsPerSecond,
+    sent: ArrivalsPerSecond,
     isl: LengthPairs,
     osl: LengthPairs,
     reuse: PrefixReuse,
@@ -149,8 +149,8 @@ pub struct FidelityAccumulator {
 impl Default for FidelityAccumulator {
     fn default() -> Self {
         Self {
-            planned: SecondsDeviation::default(),
-            sent: SecondsDeviation::default(),
+            planned: ArrivalsPerSecond::default(),
+            sent: ArrivalsPerSecond::default(),
             isl: LengthPairs::default(),
             osl: LengthPairs::default(),
             reuse: PrefixReuse::default(),
@@ -193,11 +193,11 @@ impl FidelityAccumulator {
         let lag = figures.samples[ReportMetric::Lag as usize].sorted()?;
         let requests = lag.count();
         let arrival_error = MetricDistribution::of(ReportMetric::Lag, lag, &PERCENTILES);
-        let per_second = |of: &SecondsDeviation| {
+        let per_second = |of: &ArrivalsPerSecond| {
             let span = of.span_s();
             (span > 0.0).then(|| (requests - 1) as f64 / span)
         };
-        let RateDeviation { window_s, a, b, displaced_share } = RateDeviation::of(&self.planned, &self.sent);
+        let ArrivalWindows { window_s, a, b, displaced_share } = ArrivalWindows::of(&self.planned, &self.sent);
         let rate = RateFidelity {
             planned_per_second: per_second(&self.planned),
             sent_per_second: per_second(&self.sent),

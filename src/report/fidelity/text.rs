@@ -6,7 +6,7 @@ use super::super::distribution::MetricDistribution;
 use super::super::metric::{MetricUnit, ReportMetric};
 use super::super::text::{header_row, row};
 use super::{AbortCounts, Fidelity, PrefixFidelity, RateFidelity, ThinkTimes};
-use crate::measure::length_histogram::DurationHistogram;
+use crate::measure::length_histogram::DurationSummary;
 
 /// Metrics to compare: (production, run).
 const PRODUCTION_METRICS: [(ReportMetric, ReportMetric); 4] = [
@@ -92,7 +92,7 @@ fn prefixes(prefix: PrefixFidelity) -> String {
 }
 
 fn think_times(think: ThinkTimes) -> String {
-    let told = |of: DurationHistogram| [of.p50_ms, of.p90_ms, of.max_ms].map(|of| format_value(of, MetricUnit::Time));
+    let told = |of: DurationSummary| [of.p50_ms, of.p90_ms, of.max_ms].map(|of| format_value(of, MetricUnit::Time));
     let ([p50, p90, max], [real_p50, real_p90, real_max]) = (told(think.planned), told(think.achieved));
     format!(
         "p50 {p50}, p90 {p90}, at most {max} planned; p50 {real_p50}, p90 {real_p90}, at most {real_max} achieved, of {}",

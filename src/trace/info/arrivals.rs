@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::measure::deviation::SecondsDeviation;
+use crate::measure::deviation::ArrivalsPerSecond;
 use crate::measure::locality_hash::BuildLocalityHasher;
 
 /// Maximum distinct gaps counted for grid detection.
@@ -42,7 +42,7 @@ pub(in crate::trace) struct ArrivalStats {
     squares: f64,
     zero: u64,
     pub(in crate::trace) unsorted: u64,
-    pub(in crate::trace) seconds: SecondsDeviation,
+    pub(in crate::trace) seconds: ArrivalsPerSecond,
     /// Counts of the nonzero gaps, in milliseconds.
     steps: HashMap<u64, u64, BuildLocalityHasher>,
 }

@@ -21,7 +21,7 @@ pub(super) use arrivals::ArrivalStats;
 use cardinality::CardinalityEstimator;
 
 pub use crate::measure::length_histogram::LengthSummary;
-pub use crate::measure::prefix_cache::{MAX_CACHE_BLOCKS, PrefixCache};
+pub use crate::measure::prefix_cache::{MAX_CACHE_BLOCKS, PrefixCacheStats};
 pub use arrivals::Burstiness;
 pub use warnings::{TraceWarning, absurd_rate};
 
@@ -50,7 +50,7 @@ pub struct TraceInfo {
     /// Burstiness of arrivals.
     pub burstiness: Option<Burstiness>,
     /// Hit rates of simulated prefix caches.
-    pub reuse: Vec<PrefixCache>,
+    pub reuse: Vec<PrefixCacheStats>,
     /// Block size used for `reuse`, in the trace's unit; absent if the trace's own size fits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fitting_block_size: Option<u32>,

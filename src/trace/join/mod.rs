@@ -21,7 +21,7 @@ use std::collections::{HashSet, VecDeque};
 
 use self::recent_map::{MAX_ENTRIES, RecentMap};
 use self::shift::{TOLERANCE_NANOS, best_shift};
-use crate::measure::deviation::{DeviationStats, SecondsDeviation};
+use crate::measure::deviation::{ArrivalsPerSecond, DeviationAccumulator};
 use crate::measure::length_histogram::LengthHistogram;
 
 /// Rows within this many nanoseconds belong to one moment.
@@ -70,10 +70,10 @@ pub(super) struct JoinTotals {
     /// First rows of each trace that the shift skips.
     pub(super) skipped: [u64; 2],
     pub(super) arrivals: LengthHistogram,
-    pub(super) input: DeviationStats,
-    pub(super) output: DeviationStats,
+    pub(super) input: DeviationAccumulator,
+    pub(super) output: DeviationAccumulator,
     /// Arrivals relative to the shifted start; `None` without a shift.
-    pub(super) seconds: Option<[SecondsDeviation; 2]>,
+    pub(super) seconds: Option<[ArrivalsPerSecond; 2]>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -127,8 +127,8 @@ impl RowJoiner {
             by_turn: 0,
             skipped: [0; 2],
             arrivals: LengthHistogram::of_times(),
-            input: DeviationStats::default(),
-            output: DeviationStats::default(),
+            input: DeviationAccumulator::default(),
+            output: DeviationAccumulator::default(),
             seconds: None,
         };
         Self {

@@ -6,20 +6,20 @@ use crate::measure::work_budget::WorkBudget;
 
 /// Decodes successive messages with one decoder.
 #[derive(Default)]
-pub(in crate::measure::framing) struct EachAlone {
+pub(in crate::measure::framing) struct PerMessageDecoder {
     /// `None` if the coding is unknown.
     decoder: Option<Box<Decoder>>,
     plain: Vec<u8>,
 }
 
-impl std::fmt::Debug for EachAlone {
+impl std::fmt::Debug for PerMessageDecoder {
     /// Omits the decoded text.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EachAlone").finish_non_exhaustive()
+        f.debug_struct("PerMessageDecoder").finish_non_exhaustive()
     }
 }
 
-impl EachAlone {
+impl PerMessageDecoder {
     pub(in crate::measure::framing) fn new(encoding: &[u8]) -> Self {
         let decoder = Decoder::for_encoding(encoding).filter(|decoder| !decoder.is_identity()).map(Box::new);
         Self { decoder, plain: Vec::new() }

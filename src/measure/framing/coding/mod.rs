@@ -16,7 +16,7 @@ mod gzip;
 mod inflate;
 mod zstd;
 
-pub(super) use each_alone::EachAlone;
+pub(super) use each_alone::PerMessageDecoder;
 
 use self::brotli::BrotliDecoder;
 use self::gzip::GzipDecoder;
