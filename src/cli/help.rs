@@ -5,7 +5,7 @@
 
 use clap::Command;
 
-use super::{completions, config, demo, inspect, load, proxy, replay, report, sim, sweep, trace};
+use super::{completions, config, demo, inspect, load, manual, proxy, replay, report, sim, sweep, trace};
 
 /// How many examples `-h` shows; `--help` shows all.
 const SHORT_EXAMPLES: usize = 3;
@@ -48,7 +48,7 @@ const PROGRAM: VerbHelp = VerbHelp {
 };
 
 /// The help of every verb.
-const VERBS: [(&str, VerbHelp); 11] = [
+const VERBS: [(&str, VerbHelp); 12] = [
     ("demo", demo::HELP),
     ("proxy", proxy::HELP),
     ("inspect", inspect::HELP),
@@ -60,6 +60,7 @@ const VERBS: [(&str, VerbHelp); 11] = [
     ("sim", sim::HELP),
     ("config", config::HELP),
     ("completions", completions::HELP),
+    ("help", manual::HELP),
 ];
 
 /// Adds examples and shortens `-h`, for the program and every verb below it.
@@ -82,11 +83,12 @@ impl VerbHelp {
     fn add_to(&self, command: Command, path: &str) -> Command {
         let rest = if command.has_subcommands() { "the full text" } else { "every flag" };
         let short = format!(
-            "{}\n\n`{path} --help` has {rest}; the manual is in src/cli/README.md.",
+            "{}\n\n`{path} --help` has {rest}; `streamgauge help verbs` prints the manual.",
             examples(self.examples.iter().take(SHORT_EXAMPLES))
         );
         let details = command.get_after_long_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
-        let long = format!("{details}{}\n\nThe manual is in src/cli/README.md.", examples(self.examples.iter()));
+        let long =
+            format!("{details}{}\n\n`streamgauge help verbs` prints the manual.", examples(self.examples.iter()));
         let is_short = |arg: &clap::Arg| arg.get_long().is_none_or(|name| self.flags.contains(&name));
         let command = command.mut_args(|arg| {
             let hidden = !is_short(&arg);

@@ -6,13 +6,23 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+use super::help::VerbHelp;
+
 /// Print the help of a verb, or a chapter of the manual
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  streamgauge help\n  streamgauge help replay\n  streamgauge help metrics | less")]
 pub(super) struct Args {
     /// A verb with its subcommands, or a topic of the manual [default: list both]
     topic: Vec<String>,
 }
+
+pub(super) const HELP: VerbHelp = VerbHelp {
+    flags: &[],
+    examples: &[
+        ("List the verbs and the topics of the manual", "streamgauge help"),
+        ("Print the help of a verb", "streamgauge help replay"),
+        ("Read a chapter of the manual", "streamgauge help metrics"),
+    ],
+};
 
 /// A chapter that `help` prints.
 struct Chapter {
