@@ -4,10 +4,10 @@
 //! be split anywhere, and every split gives the same events. Bytes that cannot be an event are skipped. An event
 //! larger than [`MAX_EVENT`] ends the reading of that stream, never its forwarding.
 //!
-//! * [`SseFramer`]: the WHATWG event stream (LF, CRLF, CR; comments; multi-line `data`).
-//! * [`NdjsonFramer`]: NDJSON.
-//! * [`JsonArrayFramer`]: the elements of one JSON array that arrives in pieces.
-//! * [`EventStreamFramer`], [`GrpcFramer`]: length-prefixed frames.
+//! * [`SseFramer`] reads the WHATWG event stream (LF, CRLF, CR; comments; multi-line `data`).
+//! * [`NdjsonFramer`] reads NDJSON.
+//! * [`JsonArrayFramer`] reads the elements of one JSON array that arrives in pieces.
+//! * [`EventStreamFramer`], [`GrpcFramer`] read length-prefixed frames.
 //! * [`coding`] decodes `Content-Encoding` on the copy, before a framer, and `grpc-encoding` within one.
 //!
 //! [`Framer`] is one of them, selected by the response's content type.
