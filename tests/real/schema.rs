@@ -19,7 +19,7 @@ Validator.check_schema(schema)
 for name, of in schema["$defs"].items():
     if "properties" in of:
         of["additionalProperties"] = False
-judges = [Validator({"$ref": "#/$defs/" + name, "$defs": schema["$defs"]}) for name in ("Header", "Entry")]
+judges = [Validator({"$ref": "#/$defs/" + name, "$defs": schema["$defs"]}) for name in ("TraceHeader", "TraceEntry")]
 told = {}
 for path in sys.argv[2:]:
     lines = [json.loads(line) for line in open(path)]
