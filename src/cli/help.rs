@@ -7,6 +7,9 @@ use clap::Command;
 
 use super::{completions, config, demo, inspect, load, manual, proxy, replay, report, sim, sweep, trace};
 
+/// Where the rest is, for a reader who has the binary alone.
+const MANUAL: &str = "`streamgauge help verbs` prints the manual.";
+
 /// How many examples `-h` shows; `--help` shows all.
 const SHORT_EXAMPLES: usize = 3;
 
@@ -82,13 +85,10 @@ pub(super) fn add(command: Command) -> Command {
 impl VerbHelp {
     fn add_to(&self, command: Command, path: &str) -> Command {
         let rest = if command.has_subcommands() { "the full text" } else { "every flag" };
-        let short = format!(
-            "{}\n\n`{path} --help` has {rest}; `streamgauge help verbs` prints the manual.",
-            examples(self.examples.iter().take(SHORT_EXAMPLES))
-        );
+        let short =
+            format!("{}\n\n`{path} --help` has {rest}; {MANUAL}", examples(self.examples.iter().take(SHORT_EXAMPLES)));
         let details = command.get_after_long_help().map(|text| format!("{text}\n\n")).unwrap_or_default();
-        let long =
-            format!("{details}{}\n\n`streamgauge help verbs` prints the manual.", examples(self.examples.iter()));
+        let long = format!("{details}{}\n\n{MANUAL}", examples(self.examples.iter()));
         let is_short = |arg: &clap::Arg| arg.get_long().is_none_or(|name| self.flags.contains(&name));
         let command = command.mut_args(|arg| {
             let hidden = !is_short(&arg);

@@ -75,7 +75,7 @@ pub(super) async fn serve(io: MaybeTlsStream, first: Vec<u8>, seat: ConnectionSl
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(io.clone()), service));
     let (mut closing, mut idle_since) = (false, None);
     std::future::poll_fn(|cx| {
-        in_flight.0.finished.set_waker(cx);
+        in_flight.0.set_waker(cx);
         if !closing && seat.worker().is_draining() {
             closing = true;
             connection.as_mut().graceful_shutdown();
@@ -83,7 +83,7 @@ pub(super) async fn serve(io: MaybeTlsStream, first: Vec<u8>, seat: ConnectionSl
         loop {
             let ended = connection.as_mut().poll(cx);
             let sent = io.poll_send(cx);
-            in_flight.0.finished.observe(cx);
+            in_flight.0.observe(cx);
             let ended = match (ended, sent) {
                 (Poll::Ready(ended), _) => Poll::Ready(ended.map_err(io::Error::other)),
                 (Poll::Pending, Poll::Ready(Err(error))) => Poll::Ready(Err(error)),
@@ -108,17 +108,13 @@ pub(super) async fn serve(io: MaybeTlsStream, first: Vec<u8>, seat: ConnectionSl
         }
     })
     .await;
-    in_flight.0.finished.close();
+    in_flight.0.close();
 }
 
-/// Counts a connection's open requests: each holds a clone until hyper has its response's last byte.
+/// A connection's finished bodies, and by its clones the count of its open requests: each holds one until hyper has its
+/// response's last byte.
 #[derive(Clone, Default)]
-struct InFlightGuard(Rc<ConnectionShared>);
-
-#[derive(Default)]
-struct ConnectionShared {
-    finished: FinishedBodies,
-}
+struct InFlightGuard(Rc<FinishedBodies>);
 
 impl InFlightGuard {
     /// Whether no request is open: only the connection and its service hold a clone.

@@ -42,7 +42,7 @@ impl Drop for Http2ResponseBody {
         if let ResponseBodySource::Relayed(relayed) = &mut self.body
             && let Some(relayed) = relayed.take_if(|relayed| relayed.ended && !relayed.unobserved.is_empty())
         {
-            self.in_flight.0.finished.push(relayed);
+            self.in_flight.0.push(relayed);
         }
     }
 }
