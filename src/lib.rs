@@ -18,19 +18,22 @@
 //! Each line may use what stands to its right, and nothing else of ours; `tests/architecture.rs` holds them.
 //!
 //! ```text
-//! main    -> cli
-//! cli     -> proxy, replay, report, sim, trace, export, capture, net, config, measure, clock
-//! proxy   -> export, net, config, measure, clock
-//! replay  -> trace, capture, net, measure, clock
-//! report  -> capture, measure
-//! export  -> capture, net, config, measure, clock
-//! trace   -> capture, measure
-//! capture -> measure, clock
-//! sim     -> measure, clock
-//! net     -> measure::time, measure::record::StampSource, clock
-//! config  -> measure
-//! clock   -> measure::time
-//! measure -> nothing of ours
+//! main       -> cli
+//! cli        -> proxy, replay, report, inspect, sim, trace, export, capture, trace_file, net, config, stats, measure, clock
+//! proxy      -> export, capture, net, config, measure, clock
+//! replay     -> trace, trace_file, net, stats, measure, clock
+//! report     -> inspect, trace_file, stats, measure
+//! export     -> capture, net, config, measure, clock
+//! trace      -> trace_file, stats, measure
+//! inspect    -> net, stats, measure
+//! capture    -> trace_file, stats, measure, clock
+//! sim        -> stats, measure, clock
+//! trace_file -> stats, measure
+//! net        -> measure::time, measure::record::StampSource, clock
+//! config     -> measure
+//! clock      -> measure::time
+//! stats      -> nothing of ours
+//! measure    -> nothing of ours
 //! ```
 
 #![forbid(unsafe_code)]
@@ -40,10 +43,13 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod export;
+pub mod inspect;
 pub mod measure;
 pub mod net;
 pub mod proxy;
 pub mod replay;
 pub mod report;
 pub mod sim;
+pub mod stats;
 pub mod trace;
+pub mod trace_file;

@@ -8,20 +8,20 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::json;
-use streamgauge::capture::frame::{FRAME_HEAD_BYTES, FrameHead};
-use streamgauge::capture::gaps;
 use streamgauge::capture::key::CaptureKey;
 use streamgauge::capture::prompt_hasher::{BlockChunking, PromptHasher};
-use streamgauge::capture::reader::{ReadError, TraceReader};
-use streamgauge::capture::row::{
-    BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, PromptShape, Timing, TraceEntry, TraceHeader,
-};
-use streamgauge::capture::writer::TraceWriter;
 use streamgauge::measure::dialect::named;
 use streamgauge::measure::dialect::prompt::RequestBody;
 use streamgauge::measure::record::Outcome;
 use streamgauge::measure::time::Gap;
 use streamgauge::measure::timeline::TokenEvent;
+use streamgauge::trace_file::frame::{FRAME_HEAD_BYTES, FrameHead};
+use streamgauge::trace_file::gaps;
+use streamgauge::trace_file::reader::{ReadError, TraceReader};
+use streamgauge::trace_file::row::{
+    BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, PromptShape, Timing, TraceEntry, TraceHeader,
+};
+use streamgauge::trace_file::writer::TraceWriter;
 use tempfile::TempDir;
 
 fn entry(at: u64) -> TraceEntry {

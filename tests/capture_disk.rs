@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde_json::json;
-use streamgauge::capture::reader::TraceReader;
+use streamgauge::trace_file::reader::TraceReader;
 use support::captured::{Run, answer, counted, run, run_under, server, until};
 use support::client::{Client, chat};
 use tempfile::TempDir;

@@ -15,10 +15,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::{HeaderMap, Request, Response};
 use serde_json::{Value, json};
-use streamgauge::capture::gaps;
-use streamgauge::capture::reader::TraceReader;
 use streamgauge::capture::recorder::{CaptureHandle, CaptureRecorder, CaptureSettings, SessionField};
-use streamgauge::capture::row::{BlockUnit, LastBlock, PartKind, PromptPart, TraceEntry};
 use streamgauge::capture::segments::Retention;
 use streamgauge::capture::stats::RecordOutcome;
 use streamgauge::clock::{Clock, ManualClock};
@@ -27,6 +24,9 @@ use streamgauge::measure::observer::{ResponseHead, StreamObserver};
 use streamgauge::measure::record::{CountSource, Ending, StampSource};
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::time::Gap;
+use streamgauge::trace_file::gaps;
+use streamgauge::trace_file::reader::TraceReader;
+use streamgauge::trace_file::row::{BlockUnit, LastBlock, PartKind, PromptPart, TraceEntry};
 use support::captured::{HEAD, answer, event, proxy, rows, server, until};
 use support::client::chat;
 use support::http2;
@@ -144,7 +144,7 @@ fn a_call_over_grpc_is_a_row_of_its_times_without_its_prompt() {
     assert_eq!((row.dialect.as_deref(), row.model.as_deref()), (Some("triton.grpc"), Some("net")));
     assert_eq!((row.stream, row.output_tokens, row.output_source), (Some(true), Some(2), Some(CountSource::Chunks)));
     assert!(row.timing.first_token.is_some() && row.timing.sent.is_some());
-    assert_eq!(row.prompt, streamgauge::capture::row::PromptShape::default());
+    assert_eq!(row.prompt, streamgauge::trace_file::row::PromptShape::default());
 }
 
 #[test]

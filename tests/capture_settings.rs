@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 use streamgauge::capture::key::{CaptureKey, KEY_FILE};
-use streamgauge::capture::reader::TraceReader;
-use streamgauge::capture::row::{BlockScheme, TraceEntry};
+use streamgauge::trace_file::reader::TraceReader;
+use streamgauge::trace_file::row::{BlockScheme, TraceEntry};
 use support::captured::{answer, proxy, rows, run, server};
 use support::client::chat;
 use tempfile::TempDir;

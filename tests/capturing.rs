@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
-use streamgauge::capture::gaps;
-use streamgauge::capture::reader::TraceReader;
 use streamgauge::capture::recorder::MAX_STREAM_GAPS;
-use streamgauge::capture::row::TraceEntry;
-use streamgauge::capture::row::{BlockIds, BlockScope, BlockUnit, LastBlock};
 use streamgauge::measure::record::{CountSource, Ending, FinishReason, Outcome};
+use streamgauge::trace_file::gaps;
+use streamgauge::trace_file::reader::TraceReader;
+use streamgauge::trace_file::row::TraceEntry;
+use streamgauge::trace_file::row::{BlockIds, BlockScope, BlockUnit, LastBlock};
 use support::PATIENCE;
 use support::captured::{HEAD, answer, counted, event, page, proxy, rows, run, server, until};
 use support::client::chat;

@@ -7,8 +7,6 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
-use streamgauge::capture::gaps::pack;
-use streamgauge::capture::row::{PromptShape, Timing, TraceEntry, TransferStats};
 use streamgauge::measure::record::{CountSource, Outcome};
 use streamgauge::measure::slo::Slos;
 use streamgauge::measure::time::Gap;
@@ -18,6 +16,8 @@ use streamgauge::report::accumulate::{Accumulator, AccumulatorSettings};
 use streamgauge::report::aiperf::Aiperf;
 use streamgauge::report::definitions::Definitions;
 use streamgauge::report::request_view::RequestView;
+use streamgauge::trace_file::gaps::pack;
+use streamgauge::trace_file::row::{PromptShape, Timing, TraceEntry, TransferStats};
 
 const SECOND: f64 = 1e9;
 const MILLI: f64 = 1e6;

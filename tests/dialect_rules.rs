@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use streamgauge::cli::inspect::{Inspection, RecordedExchange, inspect};
+use streamgauge::inspect::inspection::{Inspection, RecordedExchange, inspect};
 use streamgauge::measure::dialect::{Routes, TABLE};
 use streamgauge::measure::observer::{ResponseHead, StreamObserver};
 use streamgauge::measure::record::{Ending, Outcome, RequestRecord, StampSource};

@@ -2,7 +2,7 @@
 //! replies that are odd and legal.
 
 use serde_json::{Value, json};
-use streamgauge::cli::inspect::{Inspection, RecordedExchange, ReportedError, inspect};
+use streamgauge::inspect::inspection::{Inspection, RecordedExchange, ReportedError, inspect};
 use streamgauge::measure::dialect::Routes;
 use streamgauge::measure::shape::RequestShape;
 

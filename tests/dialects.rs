@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use serde_json::Value;
-use streamgauge::cli::inspect::{RecordedExchange, inspect};
+use streamgauge::inspect::inspection::{RecordedExchange, inspect};
 use streamgauge::measure::dialect::{Routes, TABLE};
 use streamgauge::measure::shape::RequestShape;
 use support::http2;

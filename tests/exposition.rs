@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 use parse::{Series, Table};
 use streamgauge::capture::model_names::shorten;
 use streamgauge::config::otlp::{HistogramAggregation, Temporality};
-use streamgauge::export::aggregate::{Aggregate, AggregateSettings};
-use streamgauge::export::catalog::{Convention, Id};
 use streamgauge::export::otlp::metrics::MetricsEncoder;
 use streamgauge::export::prometheus::ScrapeFormat;
-use streamgauge::export::snapshot::Snapshot;
+use streamgauge::export::registry::aggregate::{Aggregate, AggregateSettings};
+use streamgauge::export::registry::catalog::{Convention, Id};
+use streamgauge::export::registry::snapshot::Snapshot;
 use streamgauge::measure::record::Ending;
 use streamgauge::measure::time::Stamp;
 

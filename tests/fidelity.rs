@@ -8,17 +8,17 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use streamgauge::capture::gaps::pack;
-use streamgauge::capture::reader::TraceReader;
-use streamgauge::capture::row::{
-    BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, PromptShape, RequestParams, RequestTargets, Timing,
-    TraceEntry, TraceHeader,
-};
-use streamgauge::capture::writer::TraceWriter;
 use streamgauge::measure::record::{CountSource, Ending, Outcome};
 use streamgauge::measure::time::Gap;
 use streamgauge::measure::timeline::TokenEvent;
 use streamgauge::sim::{CostModel, SimOptions, SimServer};
+use streamgauge::trace_file::gaps::pack;
+use streamgauge::trace_file::reader::TraceReader;
+use streamgauge::trace_file::row::{
+    BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, PromptShape, RequestParams, RequestTargets, Timing,
+    TraceEntry, TraceHeader,
+};
+use streamgauge::trace_file::writer::TraceWriter;
 
 const MS: u64 = 1_000_000;
 

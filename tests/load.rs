@@ -15,8 +15,8 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::Deserializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 use serde_json::Value;
-use streamgauge::capture::row::TraceEntry;
 use streamgauge::measure::time::Gap;
+use streamgauge::trace_file::row::TraceEntry;
 use support::sending::{Done, listener, program, rows, run, sim, told};
 
 const MS: u64 = 1_000_000;

@@ -7,9 +7,9 @@ mod support;
 
 use std::time::Duration;
 
-use streamgauge::capture::gaps::unpack;
-use streamgauge::capture::row::TraceEntry;
 use streamgauge::measure::record::{CountSource, FinishReason, Outcome};
+use streamgauge::trace_file::gaps::unpack;
+use streamgauge::trace_file::row::TraceEntry;
 use support::client::Client;
 use support::proxy::Between;
 use support::replay::{Settings, replay, row};

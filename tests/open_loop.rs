@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use streamgauge::measure::record::Outcome;
-use streamgauge::replay::run::LoopMode;
+use streamgauge::replay::sender::run::LoopMode;
 use support::replay::{Settings, replay, row};
 use support::upstream::Upstream;
 

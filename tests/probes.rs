@@ -7,8 +7,8 @@ mod support;
 use std::path::Path;
 
 use serde_json::Value;
-use streamgauge::capture::row::TraceEntry;
 use streamgauge::measure::time::Gap;
+use streamgauge::trace_file::row::TraceEntry;
 use support::PATIENCE;
 use support::captured::{counted, page, proxy, rows, until};
 use support::sending::{run, sim};

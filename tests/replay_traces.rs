@@ -8,14 +8,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use streamgauge::capture::reader::TraceReader;
-use streamgauge::capture::row::{TraceEntry, TraceHeader};
 use streamgauge::measure::time::Gap;
-use streamgauge::replay::trace_source;
+use streamgauge::replay::plan::trace_source;
 use streamgauge::sim::{CostModel, RunningServer, SimOptions, SimServer};
 use streamgauge::trace::format::{self, detect};
 use streamgauge::trace::info::info;
 use streamgauge::trace::input::InputSource;
+use streamgauge::trace_file::reader::TraceReader;
+use streamgauge::trace_file::row::{TraceEntry, TraceHeader};
 
 /// Tokens of a block of the simulated server's cache.
 const CACHE_BLOCK: u64 = 16;

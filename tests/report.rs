@@ -8,15 +8,15 @@ use std::process::Command;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use streamgauge::capture::gaps::pack;
-use streamgauge::capture::row::{PromptShape, RequestParams, Timing, TraceEntry, TraceHeader};
-use streamgauge::capture::writer::TraceWriter;
 use streamgauge::measure::record::{CountSource, Outcome};
 use streamgauge::measure::time::Gap;
 use streamgauge::measure::timeline::TokenEvent;
 use streamgauge::report::accumulate::{Accumulator, AccumulatorSettings};
 use streamgauge::report::source::{SourceReader, read};
 use streamgauge::report::{PERCENTILES, Report};
+use streamgauge::trace_file::gaps::pack;
+use streamgauge::trace_file::row::{PromptShape, RequestParams, Timing, TraceEntry, TraceHeader};
+use streamgauge::trace_file::writer::TraceWriter;
 
 const MS: u64 = 1_000_000;
 

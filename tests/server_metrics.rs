@@ -14,12 +14,12 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use streamgauge::capture::reader::TraceReader;
-use streamgauge::capture::server_metrics::{
-    SERVER_METRICS_FILE, Scrape, ScrapesHeader, ScrapesWriter, ServerMetric, read,
-};
 use streamgauge::measure::time::Gap;
 use streamgauge::sim::{CostModel, RunningServer, SimOptions, SimServer};
+use streamgauge::trace_file::reader::TraceReader;
+use streamgauge::trace_file::server_metrics::{
+    SERVER_METRICS_FILE, Scrape, ScrapesHeader, ScrapesWriter, ServerMetric, read,
+};
 use support::client::Client;
 use support::upstream::Upstream;
 

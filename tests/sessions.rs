@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use streamgauge::capture::row::{PromptShape, TraceEntry, TraceHeader};
+use streamgauge::trace_file::row::{PromptShape, TraceEntry, TraceHeader};
 use support::sending::{Done, rows, run, told};
 use support::upstream::Upstream;
 

@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use streamgauge::export::catalog::{Convention, Instrument, InstrumentKind, TABLE, attribute};
-use streamgauge::export::error_type::TERMINATIONS;
 use streamgauge::export::prometheus::name;
+use streamgauge::export::registry::catalog::{Convention, Instrument, InstrumentKind, TABLE, attribute};
+use streamgauge::export::registry::error_type::TERMINATIONS;
 
 /// What begins like a metric and is none.
 const NO_METRICS: [&str; 8] = [

@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use streamgauge::capture::reader::TraceReader;
 use streamgauge::measure::time::Gap;
 use streamgauge::sim::{CostModel, RunningServer, SimOptions, SimServer};
+use streamgauge::trace_file::reader::TraceReader;
 use support::sending::{Done, audited as program, ended};
 use support::upstream::Upstream;
 

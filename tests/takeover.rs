@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use command_fds::{CommandFdExt as _, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use streamgauge::capture::reader::TraceReader;
+use streamgauge::trace_file::reader::TraceReader;
 use support::client::Client;
 use support::upstream::Upstream;
 use support::{PATIENCE, upstream};

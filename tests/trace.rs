@@ -7,8 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use streamgauge::capture::gaps::pack;
-use streamgauge::capture::row::{BlockIds, BlockScope, LastBlock, Timing, TraceEntry, TraceHeader, TurnContent};
 use streamgauge::measure::record::{Ending, Outcome};
 use streamgauge::measure::time::Gap;
 use streamgauge::measure::timeline::TokenEvent;
@@ -19,6 +17,8 @@ use streamgauge::trace::info::{self, TraceInfo, TraceWarning};
 use streamgauge::trace::input::{InputSource, InputStream};
 use streamgauge::trace::scale_lengths::{self, LengthScale};
 use streamgauge::trace::{Trace, scale};
+use streamgauge::trace_file::gaps::pack;
+use streamgauge::trace_file::row::{BlockIds, BlockScope, LastBlock, Timing, TraceEntry, TraceHeader, TurnContent};
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/traces").join(name)

@@ -6,10 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Cursor;
 
 use proptest::prelude::*;
-use streamgauge::capture::gaps;
-use streamgauge::capture::row::{
-    BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, TraceEntry, TraceHeader, TurnContent,
-};
 use streamgauge::measure::record::FinishReason;
 use streamgauge::measure::time::Gap;
 use streamgauge::measure::timeline::TokenEvent;
@@ -22,6 +18,10 @@ use streamgauge::trace::respace::respace;
 use streamgauge::trace::scale::{RateScale, scale_rate};
 use streamgauge::trace::slice::{TraceSlice, slice};
 use streamgauge::trace::{Trace, output};
+use streamgauge::trace_file::gaps;
+use streamgauge::trace_file::row::{
+    BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, TraceEntry, TraceHeader, TurnContent,
+};
 
 const MS: u64 = 1_000_000;
 const BLOCK: u64 = 512;

@@ -6,7 +6,7 @@ use std::fs;
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
-use streamgauge::capture::row::TraceEntry;
+use streamgauge::trace_file::row::TraceEntry;
 use tempfile::TempDir;
 
 fn trace(args: &[&str]) -> Output {

@@ -1,22 +1,10 @@
 //! The shape of traffic on disk: all that a faithful benchmark needs, and no text of any user.
 //!
-//! A trace is one [`row::TraceHeader`] and one [`row::TraceEntry`] per request. The proxy's capture writes traces,
-//! `trace` converts public formats to them, and `replay` sends them.
-//!
-//! # The format
-//! JSON Lines, version [`row::VERSION`]; each field's documentation defines it. On disk, rows are stored in frames
-//! ([`frame`]): independent zstd frames, each behind its metadata. Every zstd decoder reads the file, a torn end loses
-//! only the last frame, and readers find a time without unpacking. [`reader`] reads frames, plain `.jsonl` and
-//! `.jsonl.zst`. Older versions stay readable; newer versions are rejected with an error that names the version.
-//!
-//! # Size
-//! A row of 200 tokens with jitter takes about 420 bytes, plus 9 bytes per block id, because ids do not compress. Up to
-//! 80 blocks, a row stays within 1.2 kB. With blocks of 16 tokens that is a prompt of 1,300 tokens. For longer prompts
-//! `--capture-block 64` writes a quarter as many ids; public traces use 512.
+//! The proxy's capture writes trace files ([`trace_file`](crate::trace_file)): one row per request.
 //!
 //! # From request to row
 //! A request without a dialect is plain HTTP and gets no row. The recorder counts and skips probes of a load generator
-//! ([`recorder::PROBE_HEADER`]).
+//! ([`crate::trace_file::PROBE_HEADER`]).
 //!
 //! ```text
 //! stream's task -> CaptureHandle, record -> control thread -> writer thread: digest -> row -> frame -> segments
@@ -30,7 +18,7 @@
 //! counted ([`stats`]) and logged at once, then at most once a minute. Shutdown waits at most three seconds for the
 //! disk.
 //!
-//! Server metrics scraped during a run are stored beside the records, in rows of their own ([`server_metrics`]).
+//! Server metrics scraped during a run are stored beside the records, in rows of their own ([`server_metrics`](crate::trace_file::server_metrics)).
 //!
 //! # Privacy
 //! The capture writes no text, headers, client addresses or user ids. A reader of the records can still learn:
@@ -47,25 +35,17 @@
 //!   written. A rarely used model name can identify its users.
 //! * **Images and audio**: their number, kind, size in bytes, and width and height in pixels.
 
-pub mod blocks;
 mod error;
-pub mod frame;
-pub mod gaps;
 pub mod key;
-mod line_reader;
 pub mod media;
 pub mod model_names;
+pub mod prefetch;
 pub mod prompt_hasher;
-pub mod reader;
 pub mod recorder;
-pub mod row;
 pub mod row_builder;
-mod row_serializer;
 mod segment_ages;
 pub mod segments;
-pub mod server_metrics;
 pub mod sessions;
 pub mod stats;
 pub mod tokenizer;
-pub mod writer;
 mod writer_thread;

@@ -20,9 +20,9 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
 use super::key::{CaptureKey, push_purpose, reset_hasher, truncate};
 use super::media;
-use super::row::{PartKind, PromptPart};
 use super::tokenizer::{MAX_TEXT_BYTES, PromptTokenizer, pieces};
 use crate::measure::dialect::prompt::{MediaLocation, Medium, PromptSink};
+use crate::trace_file::row::{PartKind, PromptPart};
 
 /// Separates the digests of block ids.
 const BLOCK_PURPOSE: &[u8] = b"block";

@@ -28,12 +28,14 @@ use super::segments::{CaptureFolder, Retention};
 use super::stats::{CaptureStats, RecordOutcome};
 use super::tokenizer::PromptTokenizer;
 use super::writer_thread::{WriterThread, log_losses};
+use crate::capture::prefetch;
+use crate::capture::prefetch::Prefetch;
 use crate::clock::{Clock, ClockReading};
 use crate::measure::dialect::Dialect;
-use crate::measure::prefetch::{self, Prefetch};
 use crate::measure::record::RequestRecord;
 use crate::measure::time::Gap;
 use crate::measure::timeline::TokenEvent;
+use crate::trace_file::PROBE_HEADER;
 
 /// Largest request body whose prompt is hashed, in bytes, both as sent and decoded: about two million tokens of text.
 pub const MAX_BODY_BYTES: usize = 8 << 20;
@@ -45,9 +47,6 @@ pub const MAX_INLINE_BODY_BYTES: usize = 2 << 10;
 pub const MAX_STREAM_GAPS: usize = 65_536;
 /// Maximum queued messages: one second of the busiest proxy measured.
 pub const MAX_QUEUED_MESSAGES: usize = 8_192;
-/// Header (value `1`) of a request that a load generator sends to learn about the server. The capture skips and counts
-/// such requests, because they are no part of the load.
-pub const PROBE_HEADER: &str = "x-streamgauge-probe";
 /// Maximum time that shutdown waits for the disk.
 pub const SHUTDOWN_TIMEOUT: Gap = Gap::from_millis(3_000);
 

@@ -2,17 +2,17 @@
 
 use std::borrow::Cow;
 
-use super::gaps::pack;
 use super::key::hex;
 use super::model_names::ModelNames;
 use super::prompt_hasher::PromptDigest;
 use super::recorder::{CaptureHandle, MAX_STREAM_GAPS};
-use super::row::{BYTES_PER_TOKEN, BlockUnit, PromptShape, RequestParams, Timing, TraceEntry};
 use super::sessions::SessionTurn;
 use crate::measure::dialect::prompt::PromptExtras;
-use crate::measure::record::{CountSource, Outcome, RequestRecord};
+use crate::measure::record::{CountSource, RequestRecord};
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
+use crate::trace_file::response_fields::response_fields;
+use crate::trace_file::row::{BYTES_PER_TOKEN, BlockUnit, PromptShape, RequestParams, TraceEntry};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct RequestDigest {
@@ -95,41 +95,6 @@ impl RowRounding {
             TokenEvent::new(Gap::from_nanos(at - std::mem::replace(&mut before, at)), event.tokens())
         };
         events.iter().map(rounded).collect()
-    }
-}
-
-/// The response fields of a row, for both captures and replays. `gaps` are the stored gaps, and `lost` is the number of
-/// gaps not stored. `after` converts a stamp to nanoseconds after the request's arrival.
-pub fn response_fields(
-    record: &RequestRecord,
-    gaps: &[TokenEvent],
-    lost: u64,
-    after: impl Fn(Stamp) -> u64,
-) -> TraceEntry {
-    let (dialect, times) = (record.shape.dialect, &record.times);
-    TraceEntry {
-        route: dialect.map(|dialect| dialect.route.to_owned()),
-        dialect: dialect.map(|dialect| dialect.name.to_owned()),
-        status: record.status,
-        ending: Some(record.ending),
-        outcome: Some(record.outcome),
-        finish: record.choices.first().and_then(|choice| choice.finish.as_ref()).map(|(reason, _)| *reason),
-        output_tokens: record.output_tokens.map(|count| count.tokens),
-        output_source: record.output_tokens.map(|count| count.source),
-        reasoning_tokens: record.usage.reasoning,
-        timing: Timing {
-            sent: times.sent.map(&after),
-            evidence: times.first_evidence.map(&after),
-            first_token: times.first_token.map(&after),
-            first_output: times.first_output.map(&after),
-            ended: Some(after(times.ended)),
-            first_tokens: record.first_event_tokens,
-            gaps: (!gaps.is_empty()).then(|| pack(gaps)),
-            lost_gaps: (lost > 0).then_some(lost),
-        },
-        abort_tokens: (record.outcome == Outcome::Cancelled)
-            .then(|| record.output_tokens.map_or(0, |count| count.tokens)),
-        ..TraceEntry::default()
     }
 }
 

@@ -7,9 +7,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::measure::locality_hash::BuildLocalityHasher;
-use crate::measure::prefix_cache::mix;
 use crate::measure::time::{Gap, Stamp};
+use crate::stats::hash::combine;
+use crate::stats::locality_hash::BuildLocalityHasher;
 
 /// Maximum conversations remembered (8 MiB).
 const MAX_CONVERSATIONS: usize = 65_536;
@@ -84,7 +84,7 @@ impl SessionTracker {
     /// Takes the conversation that ended at `end` and is now continued. The next identical one moves up.
     fn take_continued(&mut self, end: u64) -> Option<LastTurn> {
         let last = self.last.get(&end).copied()?;
-        let others = (1..MAX_DUPLICATES).map(|nth| mix(end, nth)).take_while(|at| self.last.contains_key(at));
+        let others = (1..MAX_DUPLICATES).map(|nth| combine(end, nth)).take_while(|at| self.last.contains_key(at));
         if let Some(next) = others.last().and_then(|at| self.last.remove(&at)) {
             self.last.insert(end, next);
         }
@@ -95,9 +95,9 @@ impl SessionTracker {
     fn remember_duplicate(&mut self, end: u64, last: LastTurn) {
         let before = self.last.get(&end).copied().filter(|before| before.session != last.session);
         // A prompt that repeats without a next turn must not fill the table.
-        let room = before.filter(|_| !self.last.contains_key(&mix(end, MAX_DUPLICATES - 1)));
+        let room = before.filter(|_| !self.last.contains_key(&combine(end, MAX_DUPLICATES - 1)));
         if let Some(before) = room
-            && let Some(free) = (1..MAX_DUPLICATES).map(|nth| mix(end, nth)).find(|at| !self.last.contains_key(at))
+            && let Some(free) = (1..MAX_DUPLICATES).map(|nth| combine(end, nth)).find(|at| !self.last.contains_key(at))
         {
             self.remember(free, before);
         }

@@ -6,25 +6,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 
-use super::frame::FrameBuilder;
 use super::key::CaptureKey;
 use super::model_names::ModelNames;
 use super::prompt_hasher::{BlockChunking, PromptHasher};
 use super::recorder::{CaptureHandle, CaptureMessage, CaptureSettings, MAX_BODY_BYTES, SessionField, handover_delay};
-use super::row::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, SOURCE, TraceHeader};
 use super::row_builder::{RequestDigest, RowRounding, build_row};
 use super::segments::CaptureFolder;
 use super::sessions::{SessionTracker, StoredResponse};
 use super::stats::{CaptureStats, RecordOutcome};
 use super::tokenizer::{MAX_BACKLOG_BYTES, PromptTokenizer};
+use crate::capture::prefetch::together;
 use crate::clock::{Clock, ClockReading, rest};
 use crate::measure::dialect::Dialect;
 use crate::measure::dialect::prompt::RequestBody;
 use crate::measure::framing::coding::{DecodeError, Decoder};
-use crate::measure::prefetch::together;
 use crate::measure::record::RequestRecord;
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::work_budget::WorkBudget;
+use crate::trace_file::frame::FrameBuilder;
+use crate::trace_file::row::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, SOURCE, TraceHeader};
 
 const DAY_NANOS: u64 = 86_400_000_000_000;
 /// Time to let messages accumulate; the queue does not fill up in this time.

@@ -14,13 +14,13 @@ use super::trace::flags::FormatName;
 use super::trace::notes;
 use super::values::{at_least_one, parse_positive_duration, positive};
 use crate::measure::time::Gap;
-use crate::replay::run::{LoopMode, SessionMode};
-use crate::replay::schedule::ReplayPlan;
-use crate::replay::synth::SyntheticTrace;
-use crate::replay::synth::arrivals::{ArrivalPattern, ArrivalProcess, Stages};
-use crate::replay::synth::length::{LengthDistribution, RequestLengths};
-use crate::replay::synth::mixture::{TRAFFIC_MIXES, TrafficMix};
-use crate::replay::trace_source::TraceReadOptions;
+use crate::replay::plan::schedule::ReplayPlan;
+use crate::replay::plan::synth::SyntheticTrace;
+use crate::replay::plan::synth::arrivals::{ArrivalPattern, ArrivalProcess, Stages};
+use crate::replay::plan::synth::length::{LengthDistribution, RequestLengths};
+use crate::replay::plan::synth::mixture::{TRAFFIC_MIXES, TrafficMix};
+use crate::replay::plan::trace_source::TraceReadOptions;
+use crate::replay::sender::run::{LoopMode, SessionMode};
 use crate::trace::format::TraceFormat;
 
 /// Paragraphs are single lines: clap wraps them to the terminal.

@@ -16,14 +16,15 @@ use super::runner::{WorkloadSpec, send};
 use super::trace::flags::FormatName;
 use super::trace::notes;
 use super::values::{at_least_one, parse_duration, parse_positive_duration, positive};
-use crate::capture::row::{PromptPart, TurnContent};
 use crate::measure::time::Gap;
-use crate::replay::request_template::{DEFAULT_DIALECT, RequestTemplate};
-use crate::replay::run::{LoopMode, SessionMode};
-use crate::replay::schedule::{ModelMapping, ReplayPlan, RowError, TraceRows};
-use crate::replay::trace_source::{self, TraceReadOptions, TraceSource};
+use crate::replay::plan::schedule::{ModelMapping, ReplayPlan, RowError, TraceRows};
+use crate::replay::plan::trace_source;
+use crate::replay::plan::trace_source::{TraceReadOptions, TraceSource};
+use crate::replay::request::template::{DEFAULT_DIALECT, RequestTemplate};
+use crate::replay::sender::run::{LoopMode, SessionMode};
 use crate::trace::info::absurd_rate;
 use crate::trace::session_starts::SessionStarts;
+use crate::trace_file::row::{PromptPart, TurnContent};
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\

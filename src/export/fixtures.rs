@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::snapshot::TimePoint;
+use super::registry::snapshot::TimePoint;
 use crate::measure::dialect;
 use crate::measure::record::{
     CountSource, Ending, Outcome, Quality, RecordTimes, RequestRecord, StampSource, TokenCount, Usage,

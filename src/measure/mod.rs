@@ -25,25 +25,17 @@
 //!
 //! **Only successes** contribute to token latencies: the TTFT of a failed request is never mixed in.
 
-mod block_id_set;
 mod bounded_vec;
-pub mod deviation;
 pub mod dialect;
 pub mod failure;
-pub mod first_token_rules;
 pub mod framing;
 pub mod histogram;
 mod json_path;
 pub mod json_scanner;
 mod json_value;
 pub mod json_walker;
-pub mod length_histogram;
-pub mod locality_hash;
 pub mod observer;
-pub mod prefetch;
-pub mod prefix_cache;
 pub mod record;
-pub mod samples;
 pub mod shape;
 pub mod slo;
 mod stream_stats;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::upstream::UpstreamConnector;
 use super::worker_shared::WorkerShared;
 use crate::clock::Clock;
-use crate::export::gauges::UpstreamHealth;
+use crate::export::registry::gauges::UpstreamHealth;
 use crate::measure::time::Gap;
 
 /// Pause between two checks of the state.

@@ -18,6 +18,7 @@
 
 mod acceptor;
 mod added_headers;
+pub mod capture_hook;
 mod descriptors;
 mod downstream;
 mod error_response;
@@ -26,6 +27,7 @@ mod health_probe;
 mod reload;
 mod request_observer;
 mod server;
+pub mod token_counter;
 mod upstream;
 mod usage_injection;
 mod worker;

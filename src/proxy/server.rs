@@ -22,17 +22,18 @@ use super::worker_shared::WorkerShared;
 use crate::clock::Clock;
 use crate::config::ProxyConfig;
 use crate::config::otlp::OtlpConfig;
-use crate::export::aggregate;
-use crate::export::capture_hook::{self, CaptureStartError};
-use crate::export::catalog::Convention;
-use crate::export::control::{ControlHandle, ControlPlane, RuntimeSettings};
-use crate::export::live_view::LiveSnapshot;
+use crate::export::control::live_view::LiveSnapshot;
+use crate::export::control::thread::{ControlHandle, ControlPlane, RuntimeSettings};
 use crate::export::otlp;
-use crate::export::token_counter::{TokenCounter, TokenizerError};
+use crate::export::registry::aggregate;
+use crate::export::registry::catalog::Convention;
 use crate::measure::time::Gap;
 use crate::net::inherited::{InheritedSockets, SOCKET_NAMES};
 use crate::net::io::enable_rx_timestamps;
 use crate::net::tls::TlsError;
+use crate::proxy::capture_hook;
+use crate::proxy::capture_hook::CaptureStartError;
+use crate::proxy::token_counter::{TokenCounter, TokenizerError};
 
 /// Length of the kernel's accept queue.
 const LISTEN_BACKLOG: i32 = 4_096;

@@ -24,8 +24,8 @@ use super::upstream::{UpstreamClient, UpstreamConnector};
 use super::worker_shared::WorkerShared;
 use crate::clock::Clock;
 use crate::config::ProxyConfig;
-use crate::export::queue::Reporter;
-use crate::export::thread_gauges::ThreadGauges;
+use crate::export::control::queue::Reporter;
+use crate::export::registry::thread_gauges::ThreadGauges;
 use crate::measure::time::{Gap, Stamp};
 
 /// Interval of the workers' checks, and so the resolution of connection timeouts.

@@ -6,12 +6,12 @@ use std::sync::atomic::AtomicUsize;
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
+use crate::capture::recorder::CaptureRecorder;
 use crate::config::ProxyConfig;
 use crate::config::otlp::Sampler;
-use crate::export::capture_hook::CaptureRecorder;
-use crate::export::gauges::Gauges;
-use crate::export::queue::Reporter;
-use crate::export::token_counter::TokenCounter;
+use crate::export::control::queue::Reporter;
+use crate::export::registry::gauges::Gauges;
+use crate::proxy::token_counter::TokenCounter;
 
 pub(super) struct WorkerShared {
     /// Replaced as a whole on reload.

@@ -1,7 +1,7 @@
 //! Aggregates requests: counts, and every value of every metric of the successful ones. Pure.
 //!
 //! # Memory
-//! Each value takes 4 or 8 bytes ([`crate::measure::samples`]). It is stored once in the total, once more in its slice
+//! Each value takes 4 or 8 bytes ([`crate::stats::samples`]). It is stored once in the total, once more in its slice
 //! and once more in its group, if the report has those. The numbers of groups and slices are limited.
 //!
 //! * A gap takes at most 9 bytes, including its latency: ten million gaps take 90 MB.
@@ -18,9 +18,9 @@ use super::request_view::RequestView;
 use super::saturation::LoadSample;
 use crate::measure::dialect;
 use crate::measure::record::Outcome;
-use crate::measure::samples::{Samples, push};
 use crate::measure::slo::{SloInput, Slos, Verdict};
 use crate::measure::time::{Gap, Stamp, extend_span};
+use crate::stats::samples::{Samples, push};
 
 /// Maximum number of groups. All further groups share the last one, `(others)`.
 pub const MAX_GROUPS: usize = 256;
@@ -332,9 +332,9 @@ fn verdicts(request: &RequestView, settings: &AccumulatorSettings) -> Vec<Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::gaps::pack;
-    use crate::capture::row::{Timing, TraceEntry};
     use crate::measure::timeline::TokenEvent;
+    use crate::trace_file::gaps::pack;
+    use crate::trace_file::row::{Timing, TraceEntry};
 
     fn bytes(fold: &Accumulator) -> usize {
         let samples: usize = fold.total.samples.iter().map(Samples::bytes).sum();

@@ -1,8 +1,8 @@
 //! Plots in text, and numbers formatted for people. Callers print each plotted value as a number too.
 
 use super::metric::MetricUnit;
-use crate::measure::samples::SortedSamples;
 use crate::measure::time::Gap;
+use crate::stats::samples::SortedSamples;
 
 /// Number of bins on a linear scale.
 const EVEN_BINS: f64 = 12.0;
@@ -171,7 +171,7 @@ pub fn table_cell(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::samples::Samples;
+    use crate::stats::samples::Samples;
 
     fn of(millis: &[f64]) -> Vec<(f64, u64)> {
         let mut samples = Samples::default();

@@ -4,7 +4,7 @@ use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
 use super::metric::ReportMetric;
-use crate::measure::samples::SortedSamples;
+use crate::stats::samples::SortedSamples;
 
 /// Statistics of one metric over many requests, in its display unit.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,7 +7,7 @@
 //!
 //! A [`source`] is a capture, a run directory or one of several shards. Several sources give the same report as one
 //! file with all their rows. [`definitions`] defines each metric, for this tool and for others. [`accumulate`] keeps
-//! every value, so percentiles are exact ([`crate::measure::samples`] documents the rule and its memory). [`warnings`]
+//! every value, so percentiles are exact ([`crate::stats::samples`] documents the rule and its memory). [`warnings`]
 //! lists threats to the results, each with advice.
 //!
 //! # Requests behind each number
@@ -27,7 +27,7 @@
 //! | `tokens` | of successes: `input`, `cached`, `output`, and `sources`: requests by source of the output count |
 //! | `goodput[]` | `slo`, `text`, `met`, `counted`, `share`, `requests_per_second`, `tokens_per_second` |
 //! | `metrics` | by name: `unit` (`ms`, `tokens`, `tokens/s`), `count`, `avg`, `min`, `p…`, `max`, `std`, `sum` |
-//! | `servers[]` | with `--server-metrics` (replay, load): `url`, `scrapes`, `failed`, `figures` by name ([`ServerMetric`](crate::capture::server_metrics::ServerMetric)): `unit`, `avg`, `min`, `max` of a gauge, `total`, `per_second` of a counter; `prefix_hit_rate` |
+//! | `servers[]` | with `--server-metrics` (replay, load): `url`, `scrapes`, `failed`, `figures` by name ([`ServerMetric`](crate::trace_file::server_metrics::ServerMetric)): `unit`, `avg`, `min`, `max` of a gauge, `total`, `per_second` of a counter; `prefix_hit_rate` |
 //! | `in_flight` | open requests of the same source at each send, including the new one: `mean`, `max`, `over_time` in 60 equal parts of `seconds` |
 //! | `fidelity` | of a run: planned compared with sent and achieved ([`fidelity`] has the definitions); see below |
 //! | `warm_up` | the run's warm-up, which counts nowhere else: every key from `requests` to `metrics` |

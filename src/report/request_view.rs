@@ -1,12 +1,12 @@
 //! A trace row unpacked for reports, with its times on the timeline shared by all sources.
 
-use crate::capture::blocks::{block_tokens, chained_ids};
-use crate::capture::gaps::{GapsError, unpack};
-use crate::capture::row::{BlockScheme, RequestTargets, TraceEntry, TransferStats};
 use crate::measure::dialect;
 use crate::measure::record::{CountSource, Outcome, TokenCount};
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
+use crate::trace_file::blocks::{block_tokens, chained_ids};
+use crate::trace_file::gaps::{GapsError, unpack};
+use crate::trace_file::row::{BlockScheme, RequestTargets, TraceEntry, TransferStats};
 
 /// Operations whose responses contain no text.
 const TEXTLESS_OPERATIONS: [&str; 2] = ["embeddings", "rerank"];

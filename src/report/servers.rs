@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::ascii_plot::with_thousands;
-use crate::capture::server_metrics::{MetricKind, Scrape, SeriesAggregation, ServerMetric};
 use crate::measure::time::Stamp;
+use crate::trace_file::server_metrics::{MetricKind, Scrape, SeriesAggregation, ServerMetric};
 
 /// One scrape, on the shared timeline.
 #[derive(Clone, Debug, Default, PartialEq)]

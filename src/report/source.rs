@@ -14,11 +14,12 @@ use serde_json::Value;
 use super::accumulate::{Accumulator, TooManySlices};
 use super::request_view::RequestView;
 use super::servers::ServerScrapes;
-use crate::capture::gaps::GapsError;
-use crate::capture::reader::{RECORDS_FILE, RUN_FILE, ReadError, TraceReader};
-use crate::capture::server_metrics::{self, SERVER_METRICS_FILE, Scrape, ScrapesHeader};
 use crate::measure::record::LaterTurns;
 use crate::measure::time::Window;
+use crate::trace_file::gaps::GapsError;
+use crate::trace_file::reader::{RECORDS_FILE, RUN_FILE, ReadError, TraceReader};
+use crate::trace_file::server_metrics;
+use crate::trace_file::server_metrics::{SERVER_METRICS_FILE, Scrape, ScrapesHeader};
 
 /// Version of the run file's format. Files with an older version remain readable.
 pub const VERSION: u64 = 1;

@@ -10,7 +10,7 @@ use super::fidelity::text;
 use super::metric::ReportMetric;
 use super::servers::{SLICE_FIGURES, ServerSummary, aggregate};
 use super::{Report, RequestSummary};
-use crate::capture::server_metrics::ServerMetric;
+use crate::trace_file::server_metrics::ServerMetric;
 
 /// Default percentiles that fit on a screen.
 pub const PERCENTILES: [f64; 5] = [50.0, 90.0, 95.0, 99.0, 99.9];

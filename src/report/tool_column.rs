@@ -1,6 +1,6 @@
 //! Values for another tool's file, in that tool's unit.
 
-use crate::measure::samples::percentile;
+use crate::stats::samples::percentile;
 
 /// Values in request order.
 #[derive(Clone, Debug, Default, PartialEq)]

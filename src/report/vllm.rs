@@ -261,10 +261,10 @@ fn count(buckets: &mut Vec<u64>, second: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::gaps::pack;
-    use crate::capture::row::{PromptShape, Timing, TraceEntry};
     use crate::measure::record::{CountSource, Outcome};
     use crate::measure::timeline::TokenEvent;
+    use crate::trace_file::gaps::pack;
+    use crate::trace_file::row::{PromptShape, Timing, TraceEntry};
 
     /// A request sent 0.25 s late at `second`, with three tokens half a second apart and the first after one second.
     fn row(second: u64, outcome: Outcome) -> TraceEntry {

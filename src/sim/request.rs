@@ -14,7 +14,7 @@ use super::engine::{EngineJob, EnginePrompt, Stall};
 use super::length::LengthLimits;
 use super::options::{MAX_CHOICES, SimOptions};
 use super::prompt::PromptReader;
-use super::text_generator::mix;
+use crate::stats::hash::mix;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SimRoute {

@@ -21,9 +21,9 @@ use super::reply::{ReplyCounter, SimReply, StreamAborted, StreamSettings, TokenS
 use super::request::{SimRequest, SimRoute};
 use super::send_log::SendLogs;
 use super::socket::SocketControl;
-use super::text_generator::mix;
 use super::token_queue::TokenQueue;
 use crate::clock::Clock;
+use crate::stats::hash::mix;
 
 /// Sent in every response.
 const LABEL: HeaderValue = HeaderValue::from_static("streamgauge-sim (simulated)");

@@ -2,6 +2,8 @@
 //!
 //! It contains nothing from prompts, and no word needs escaping in JSON.
 
+use crate::stats::hash::mix;
+
 /// 256 words of Basic English (C. K. Ogden, 1930).
 #[rustfmt::skip]
 const WORDS: [&str; 256] = [
@@ -50,14 +52,6 @@ impl TextGenerator {
     pub(super) fn word(self, position: u32) -> &'static str {
         WORDS[usize::from(self.id(position))]
     }
-}
-
-/// SplitMix64's finalizer, which makes the hashes of adjacent numbers unrelated.
-pub(super) const fn mix(mut x: u64) -> u64 {
-    x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 
 use super::Trace;
-use crate::capture::row::{BlockScheme, BlockUnit, LastBlock, TraceEntry};
+use crate::trace_file::row::{BlockScheme, BlockUnit, LastBlock, TraceEntry};
 
 /// Maximum models with a name of their own.
 const MAX_MODELS: usize = 1_000;

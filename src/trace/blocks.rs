@@ -1,10 +1,10 @@
 //! Converts block ids from one block scheme to another and preserves shared prefixes.
 
-pub use crate::capture::blocks::{block_tokens, chained_ids, expected_ids, hash_text, prompt_tokens};
-pub use crate::capture::row::BYTES_PER_TOKEN;
-use crate::capture::row::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, TraceEntry};
-pub use crate::measure::prefix_cache::mix;
 use crate::measure::record::CountSource;
+use crate::stats::hash::combine;
+pub use crate::trace_file::blocks::{block_tokens, chained_ids, expected_ids, hash_text, prompt_tokens};
+pub use crate::trace_file::row::BYTES_PER_TOKEN;
+use crate::trace_file::row::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, TraceEntry};
 
 /// Separates invented ids from other hashes.
 const FRESH_ID_SEED: u64 = 0x6672_6573_6820_6964;
@@ -84,7 +84,7 @@ impl BlockRehasher {
         ids.truncate(usize::try_from(expected_ids(&self.to, part)).unwrap_or(usize::MAX));
         if self.to.last == LastBlock::Kept && rest > 0 && part < tokens {
             let is_last = ids.len() as u64 == part / size + 1;
-            ids.last_mut().filter(|_| is_last).into_iter().for_each(|id| *id = mix(*id, rest));
+            ids.last_mut().filter(|_| is_last).into_iter().for_each(|id| *id = combine(*id, rest));
         }
         ids
     }
@@ -101,7 +101,7 @@ impl BlockRehasher {
                 all.chunks(n).filter_map(|some| some.last().copied()).collect()
             }
             BlockMapping::Split(n) => {
-                chained.flat_map(|id| (1..n).map(move |part| mix(id, part)).chain([id])).collect()
+                chained.flat_map(|id| (1..n).map(move |part| combine(id, part)).chain([id])).collect()
             }
         };
         let wanted = usize::try_from(expected_ids(&self.to, tokens)).unwrap_or(usize::MAX);
@@ -113,10 +113,10 @@ impl BlockRehasher {
             _ => ids.len().saturating_mul(2).saturating_add(64),
         };
         if wanted <= most {
-            let fresh = mix(FRESH_ID_SEED, self.rows);
+            let fresh = combine(FRESH_ID_SEED, self.rows);
             let have = ids.len();
             ids.resize(wanted.min(have), 0);
-            ids.extend((have..wanted).map(|at| mix(fresh, at as u64)));
+            ids.extend((have..wanted).map(|at| combine(fresh, at as u64)));
         }
         ids
     }
@@ -125,7 +125,7 @@ impl BlockRehasher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::row::PromptShape;
+    use crate::trace_file::row::PromptShape;
 
     fn blocks(size: u32, last: LastBlock, ids: BlockIds, scope: BlockScope) -> BlockScheme {
         BlockScheme { size, unit: BlockUnit::Tokens, last, ids, scope, key: None }

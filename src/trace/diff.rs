@@ -5,7 +5,7 @@
 //! # Formulas
 //! Times count from the first row of each trace. If a shift skips rows, they count from the first joined rows. The
 //! arrival error of a pair is `|b - a|`. The KS distance covers all rows of both traces
-//! ([`crate::measure::deviation`]).
+//! ([`crate::stats::deviation`]).
 
 use serde::Serialize;
 
@@ -17,10 +17,10 @@ pub use super::join::MOMENT_NANOS;
 use super::join::{JoinRow, JoinTotals, RowJoiner, TraceSide};
 use super::merge::{ClockAlignment, merge};
 use super::rng::name_hash;
-use crate::capture::gaps;
-use crate::capture::row::{TraceEntry, TraceHeader};
-use crate::measure::deviation::{ArrivalWindows, Deviation};
-use crate::measure::length_histogram::{DurationSummary, LengthHistogram};
+use crate::stats::deviation::{ArrivalWindows, Deviation};
+use crate::stats::length_histogram::{DurationSummary, LengthHistogram};
+use crate::trace_file::gaps;
+use crate::trace_file::row::{TraceEntry, TraceHeader};
 
 /// Comparison of two traces.
 #[derive(Clone, Debug, Serialize)]

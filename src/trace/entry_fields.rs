@@ -1,7 +1,7 @@
 //! The fields of a [`TraceEntry`] as a set, used to find the fields that a format cannot hold.
 
 use super::conversion_loss::ConversionLosses;
-use crate::capture::row::TraceEntry;
+use crate::trace_file::row::TraceEntry;
 
 /// A set of fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,11 +6,11 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::blocks::mix;
 use super::conversion_loss::ConversionLosses;
 use super::error::{Error, TraceProblem};
 use super::{Trace, TraceEntries};
-use crate::capture::row::{BlockScheme, PromptPart, TraceEntry, TraceHeader};
+use crate::stats::hash::combine;
+use crate::trace_file::row::{BlockScheme, PromptPart, TraceEntry, TraceHeader};
 
 /// Maximum rows that wait for earlier ones.
 pub const MAX_HEAP_ROWS: usize = 1 << 16;
@@ -107,7 +107,7 @@ fn with_own_ids(entries: TraceEntries, shift: u64, number: Option<u64>) -> Trace
 
 /// Gives a request the ids of copy number `copy`: distinct from other copies, equal where they were equal.
 pub(super) fn rename_copy(entry: &mut TraceEntry, copy: u64) {
-    entry.prompt.blocks.iter_mut().for_each(|id| *id = mix(copy.wrapping_mul(0x5851_f42d_4c95_7f2d), *id));
+    entry.prompt.blocks.iter_mut().for_each(|id| *id = combine(copy.wrapping_mul(0x5851_f42d_4c95_7f2d), *id));
     if let Some(session) = &mut entry.session {
         session.push_str(&format!("#{copy}"));
     }

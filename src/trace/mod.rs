@@ -1,4 +1,4 @@
-//! Reads every public trace format into rows of [`crate::capture::row`], and writes formats from such rows.
+//! Reads every public trace format into rows of [`crate::trace_file::row`], and writes formats from such rows.
 //!
 //! A [`Trace`] is a header and a stream of rows; no trace is held in memory. [`format::FORMATS`] lists the formats: how
 //! each is detected, which fields it holds, how it is read and written. Fields that a format cannot hold are counted
@@ -33,7 +33,7 @@ pub mod slice;
 pub mod vocabulary;
 pub mod whole_turns;
 
-use crate::capture::row::{TraceEntry, TraceHeader};
+use crate::trace_file::row::{TraceEntry, TraceHeader};
 use conversion_loss::ConversionLosses;
 use error::{Error, TraceProblem};
 

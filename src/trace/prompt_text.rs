@@ -12,9 +12,10 @@
 //! therefore share exactly the prefixes that they share in the trace. Text outside all blocks depends on the row
 //! number, and differs from every other prompt from its first word on.
 
-use super::rng::{mix, name_hash};
+use super::rng::name_hash;
 use super::vocabulary::{Vocabulary, WORD_BYTES};
-use crate::capture::row::{BlockScheme, BlockScope, BlockUnit, TraceEntry};
+use crate::stats::hash::mix;
+use crate::trace_file::row::{BlockScheme, BlockScope, BlockUnit, TraceEntry};
 
 /// Prompt tokens if the trace has no prompt length.
 const DEFAULT_PROMPT_TOKENS: u64 = 1;
@@ -182,7 +183,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::capture::row::{BlockIds, LastBlock, PromptShape};
+    use crate::trace_file::row::{BlockIds, LastBlock, PromptShape};
 
     fn content(unit: BlockUnit, size: u32, scope: BlockScope) -> PromptGenerator {
         let blocks = BlockScheme { size, unit, last: LastBlock::Kept, ids: BlockIds::Chained, scope, key: None };

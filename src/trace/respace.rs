@@ -12,7 +12,7 @@ use rand_pcg::Pcg64Mcg;
 use super::Trace;
 use super::error::{Error, TraceProblem};
 use super::merge::held_bytes;
-use crate::capture::row::TraceEntry;
+use crate::trace_file::row::TraceEntry;
 
 /// Rows used to detect the grid.
 const LOOKAHEAD_ROWS: usize = 4_096;

@@ -5,13 +5,7 @@ use std::hash::Hasher as _;
 use fnv::FnvHasher;
 use rand_pcg::Pcg64Mcg;
 
-/// SplitMix64's finalizer: adjacent inputs give unrelated outputs.
-pub fn mix(mut x: u64) -> u64 {
-    x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
-}
+use crate::stats::hash::mix;
 
 /// The random number generator of a seed.
 pub fn rng(seed: u64) -> Pcg64Mcg {

@@ -4,11 +4,12 @@
 //! prefix. A lower rate drops whole sessions. Without sessions it drops all requests that share their second block,
 //! because the first block is usually a system prompt that all requests share.
 
-use super::blocks::{chained_ids, hash_text, mix};
+use super::blocks::{chained_ids, hash_text};
 use super::conversion_loss::ConversionLosses;
 use super::merge::{MergedRows, rename_copy};
 use super::{Trace, TraceEntries};
-use crate::capture::row::{TraceEntry, TraceHeader};
+use crate::stats::hash::combine;
+use crate::trace_file::row::{TraceEntry, TraceHeader};
 
 /// Maximum number of copies.
 pub const MAX_COPIES: f64 = 1_000.0;
@@ -58,7 +59,7 @@ pub fn scale_rate<E>(scale: RateScale, mut copy: impl FnMut() -> Result<Trace, E
         let share = (scale.factor - number as f64).min(1.0);
         let Trace { header: of_one, entries, losses: lost } = copy()?;
         let offset = scale.copy_offset(number);
-        let thinned = sample_sessions(entries, &of_one, share, mix(scale.seed, number));
+        let thinned = sample_sessions(entries, &of_one, share, combine(scale.seed, number));
         let entries: TraceEntries = Box::new(thinned.map(move |entry| {
             let mut entry = entry?;
             if number > 0 {
@@ -90,15 +91,15 @@ fn sample_sessions(entries: TraceEntries, header: &TraceHeader, share: f64, seed
     Box::new(entries.filter(move |entry| {
         let Ok(entry) = entry else { return true };
         row += 1;
-        mix(seed, sampling_key(entry, blocks.as_ref(), row)) < bound
+        combine(seed, sampling_key(entry, blocks.as_ref(), row)) < bound
     }))
 }
 
 /// Requests with equal keys are kept or dropped together.
-fn sampling_key(entry: &TraceEntry, blocks: Option<&crate::capture::row::BlockScheme>, row: u64) -> u64 {
+fn sampling_key(entry: &TraceEntry, blocks: Option<&crate::trace_file::row::BlockScheme>, row: u64) -> u64 {
     if let Some(session) = &entry.session {
         return hash_text(session);
     }
     let second = blocks.and_then(|blocks| chained_ids(blocks, entry).nth(1));
-    second.unwrap_or_else(|| mix(row, 0x726f_7773))
+    second.unwrap_or_else(|| combine(row, 0x726f_7773))
 }

@@ -4,7 +4,7 @@
 //! changes, token times are removed, because they do not apply to the new reply.
 
 use super::Trace;
-use crate::capture::row::{BlockUnit, LastBlock, Timing};
+use crate::trace_file::row::{BlockUnit, LastBlock, Timing};
 
 /// Factors on lengths.
 #[derive(Clone, Copy, Debug)]

@@ -15,8 +15,8 @@ use super::conversion_loss::ConversionLosses;
 use super::error::Error;
 use super::rng::rng;
 use super::{Trace, TraceEntries};
-use crate::capture::row::TraceEntry;
-use crate::measure::locality_hash::BuildLocalityHasher;
+use crate::stats::locality_hash::BuildLocalityHasher;
+use crate::trace_file::row::TraceEntry;
 
 /// Maximum sessions that are moved; further sessions keep their start.
 const MAX_SESSIONS: usize = 1 << 20;
@@ -133,7 +133,7 @@ pub fn shift_sessions(trace: Trace, shifts: SessionShifts) -> Trace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::row::TraceHeader;
+    use crate::trace_file::row::TraceHeader;
 
     const SECOND: u64 = 1_000_000_000;
 

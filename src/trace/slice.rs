@@ -3,7 +3,7 @@
 use super::Trace;
 use super::error::Error;
 use super::session_table::SessionTable;
-use crate::capture::row::{TraceEntry, TurnContent};
+use crate::trace_file::row::{TraceEntry, TurnContent};
 
 /// Loss reported for delta turns whose earlier turns were cut off.
 const LOST_HISTORY: &str = "what was said before the cut in turns that hold only what was added";

@@ -4,12 +4,13 @@
 //! A probe text repeats every word three times. A word is one token exactly if its token appears three times in a row.
 //! One text therefore tests all words, even if the tokenizer adds tokens before or after it. Then a sample text with
 //! the words in random order must encode to exactly the tokens found by the probe.
+use crate::stats::hash::mix;
 
 use std::collections::HashMap;
 
 use rand::Rng as _;
 
-use super::rng::{mix, rng};
+use super::rng::rng;
 
 /// Common English words of three letters.
 #[rustfmt::skip]

@@ -7,13 +7,14 @@
 use std::collections::HashMap;
 
 use super::Trace;
-use super::blocks::{chained_ids, hash_text, mix, prompt_tokens};
+use super::blocks::{chained_ids, hash_text, prompt_tokens};
 use super::conversion_loss::ConversionLosses;
-use crate::capture::row::{
+use crate::stats::hash::combine;
+use crate::stats::locality_hash::BuildLocalityHasher;
+use crate::trace_file::row::{
     BYTES_PER_TOKEN, BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, PromptPart, TraceEntry, TraceHeader,
     TurnContent,
 };
-use crate::measure::locality_hash::BuildLocalityHasher;
 
 /// Block size in tokens if the trace has none: the usual block size of server caches.
 const BLOCK_TOKENS: u32 = 16;
@@ -124,10 +125,10 @@ fn ids(blocks: &BlockScheme, session: u64, conversation: &SessionPrompt, length:
     let size = u64::from(blocks.size.max(1));
     let full = (length / size).min(MAX_PROMPT_IDS);
     let first = &conversation.first[..conversation.first.len().min(full as usize)];
-    let own = (first.len() as u64..full).map(|place| mix(session, place));
+    let own = (first.len() as u64..full).map(|place| combine(session, place));
     let is_partial = blocks.last == LastBlock::Kept && !length.is_multiple_of(size) && full < MAX_PROMPT_IDS;
     // The next turn fills this block with text unique to the session.
-    let partial = is_partial.then(|| mix(mix(session, full), conversation.turns + 1));
+    let partial = is_partial.then(|| combine(combine(session, full), conversation.turns + 1));
     first.iter().copied().chain(own).chain(partial).collect()
 }
 

@@ -12,15 +12,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::sys::resource::{UsageWho, getrusage};
+use streamgauge::capture::recorder::CaptureRecorder;
 use streamgauge::capture::stats::RecordOutcome;
 use streamgauge::clock::Clock;
 use streamgauge::config::{CaptureConfig as Config, SessionKey};
-use streamgauge::export::capture_hook::{self, CaptureRecorder};
 use streamgauge::measure::dialect;
 use streamgauge::measure::observer::{ResponseHead, StreamObserver};
 use streamgauge::measure::record::{Ending, RequestRecord, StampSource};
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::time::{Gap, Stamp};
+use streamgauge::proxy::capture_hook;
 
 /// The program's own allocator: what one thread makes another frees.
 #[global_allocator]

@@ -13,13 +13,13 @@ use std::time::Instant;
 
 use streamgauge::clock::Clock;
 use streamgauge::config::otlp::{HistogramAggregation, OtlpConfig, Sampler, Temporality};
-use streamgauge::export::aggregate::{Aggregate, AggregateSettings};
-use streamgauge::export::catalog::Convention;
-use streamgauge::export::control::{ControlPlane, RuntimeSettings};
+use streamgauge::export::control::queue::FinishedRequest;
+use streamgauge::export::control::thread::{ControlPlane, RuntimeSettings};
 use streamgauge::export::otlp::metrics::MetricsEncoder;
 use streamgauge::export::prometheus::ScrapeFormat;
-use streamgauge::export::queue::FinishedRequest;
-use streamgauge::export::snapshot::{Snapshot, TimePoint};
+use streamgauge::export::registry::aggregate::{Aggregate, AggregateSettings};
+use streamgauge::export::registry::catalog::Convention;
+use streamgauge::export::registry::snapshot::{Snapshot, TimePoint};
 use streamgauge::export::trace_context::RequestTrace;
 use streamgauge::measure::dialect;
 use streamgauge::measure::observer::{ResponseHead, StreamObserver};

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use streamgauge::capture::row::TraceEntry;
 use streamgauge::trace::format::{ReadOptions, detect};
 use streamgauge::trace::input::InputSource;
+use streamgauge::trace_file::row::TraceEntry;
 use tempfile::tempdir;
 
 use super::gauge::Gauge;

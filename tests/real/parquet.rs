@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use streamgauge::capture::gaps;
-use streamgauge::capture::row::TraceEntry;
+use streamgauge::trace_file::gaps;
+use streamgauge::trace_file::row::TraceEntry;
 
 use crate::parts::program;
 

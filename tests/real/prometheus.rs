@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::Stdio;
 
-use streamgauge::export::catalog::{Convention, Id};
+use streamgauge::export::registry::catalog::{Convention, Id};
 
 use super::compare::{assert_same, assert_same_soon, only, still};
 use super::known::{EXPECTED, Known, MODEL, TRACE};

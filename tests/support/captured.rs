@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
 use serde_json::json;
-use streamgauge::capture::reader::TraceReader;
-use streamgauge::capture::row::TraceEntry;
+use streamgauge::trace_file::reader::TraceReader;
+use streamgauge::trace_file::row::TraceEntry;
 
 use super::PATIENCE;
 use super::client::Client;

@@ -3,20 +3,20 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use streamgauge::capture::reader::TraceReader;
-use streamgauge::capture::row::{PromptShape, TraceEntry, TraceHeader};
 use streamgauge::measure::observer::DEFAULT_STALL;
 use streamgauge::measure::slo::Slos;
 use streamgauge::measure::time::{Gap, Window};
-use streamgauge::replay::encode::{CancelPolicy, RequestEncoder};
-use streamgauge::replay::output::RunOutput;
-use streamgauge::replay::request_template::ExactOutput;
-use streamgauge::replay::run::{LoopMode, RunOutcome, SessionMode};
-use streamgauge::replay::schedule::{ReplayPlan, RowError, Schedule, TraceRows};
-use streamgauge::replay::target::TargetUrl;
+use streamgauge::replay::plan::schedule::{ReplayPlan, RowError, Schedule, TraceRows};
+use streamgauge::replay::request::encoder::{CancelPolicy, RequestEncoder};
+use streamgauge::replay::request::template::ExactOutput;
+use streamgauge::replay::result::output::RunOutput;
+use streamgauge::replay::sender::run::{LoopMode, RunOutcome, SessionMode};
+use streamgauge::replay::sender::target::TargetUrl;
 use streamgauge::replay::{Config, ConnectionReuse, ReplayRun};
 use streamgauge::trace::prompt_text::PromptGenerator;
 use streamgauge::trace::vocabulary::Vocabulary;
+use streamgauge::trace_file::reader::TraceReader;
+use streamgauge::trace_file::row::{PromptShape, TraceEntry, TraceHeader};
 use tokio::sync::Semaphore;
 
 /// What differs from run to run.

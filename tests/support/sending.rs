@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
-use streamgauge::capture::reader::TraceReader;
-use streamgauge::capture::row::TraceEntry;
 use streamgauge::measure::time::Gap;
 use streamgauge::sim::{CostModel, RunningServer, SimOptions, SimServer};
+use streamgauge::trace_file::reader::TraceReader;
+use streamgauge::trace_file::row::TraceEntry;
 
 use super::upstream::Upstream;
 

@@ -18,7 +18,7 @@ use super::logging;
 use super::signals::StopSignals;
 use crate::clock::Clock;
 use crate::config::{ConfigSource, LogConfig, LogFormat, LogLevel, RawSettings};
-use crate::export::live_view::LiveSnapshot;
+use crate::export::control::live_view::LiveSnapshot;
 use crate::measure::time::Gap;
 use crate::proxy::{Proxy, StartError};
 use crate::sim::{SimOptions, SimServer};

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{OBJECTIVES, SLO_NAME};
 use crate::cli::status_block::StatusBlock;
-use crate::export::live_view::{LatencyQuantiles, LiveSnapshot, WindowGoodput, WindowStats};
+use crate::export::control::live_view::{LatencyQuantiles, LiveSnapshot, WindowGoodput, WindowStats};
 
 /// Where progress is shown.
 pub(super) struct DemoScreen {

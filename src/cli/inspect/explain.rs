@@ -4,7 +4,7 @@ use comfy_table::{Cell, Row};
 
 use super::InspectedReply;
 use super::text::{InspectScreen, lines, table};
-use crate::measure::first_token_rules::{FirstTokenRule, PEERS};
+use crate::inspect::first_token_rules::{FirstTokenRule, PEERS};
 
 /// One line per tool that speaks the dialect: its first token, why, and its rule.
 pub(super) fn render(reply: &InspectedReply<'_>, screen: &InspectScreen) -> String {

@@ -1,8 +1,6 @@
 //! `streamgauge inspect`: explains one recorded response stream, to debug a server.
 
 mod explain;
-mod inspection;
-mod recording;
 mod summary;
 mod text;
 
@@ -16,14 +14,11 @@ use clap::ValueHint;
 use serde::de::IgnoredAny;
 
 use super::help::VerbHelp;
+use crate::inspect::inspection::{InspectedEvent, Inspection, RecordedExchange, inspect, inspect_timed};
+use crate::inspect::recording::RecordedResponse;
 use crate::measure::dialect::{Dialect, Routes, TABLE};
 use crate::measure::record::{Ending, UnreadReason};
 use crate::measure::shape::RequestShape;
-
-pub use inspection::{
-    ChoiceFinish, InspectedEvent, Inspection, InspectionTimes, RecordedExchange, ReportedError, inspect, inspect_timed,
-};
-pub use recording::RecordedResponse;
 
 /// Explain a recorded response, event by event, as the proxy would measure it
 ///

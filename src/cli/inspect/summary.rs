@@ -1,12 +1,12 @@
 //! The summary of one reply, for people: what was counted, by whom, and why.
 
 use super::InspectedReply;
-use super::inspection::{InspectedEvent, Inspection, InspectionTimes};
 use super::text::escape;
-use crate::measure::first_token_rules::PEERS;
+use crate::inspect::first_token_rules::PEERS;
+use crate::inspect::inspection::{InspectedEvent, Inspection, InspectionTimes};
 use crate::measure::record::UnreadReason;
-use crate::measure::samples::percentile;
 use crate::measure::time::Gap;
+use crate::stats::samples::percentile;
 
 /// The lines of the summary: what, and how much.
 pub(super) fn lines(reply: &InspectedReply<'_>) -> Vec<(&'static str, String)> {

@@ -6,8 +6,8 @@ use std::io;
 
 use comfy_table::{Attribute, Cell, ColumnConstraint, ContentArrangement, Row, Table, Width, presets};
 
-use super::inspection::{InspectedEvent, Inspection};
 use super::{InspectedReply, explain, summary};
+use crate::inspect::inspection::{InspectedEvent, Inspection};
 use crate::measure::dialect::event_fields::FieldKind;
 use crate::measure::time::Stamp;
 use crate::report::ascii_plot::is_unprintable;
@@ -217,8 +217,8 @@ pub(super) fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{RecordedExchange, inspect};
     use super::*;
+    use crate::inspect::inspection::{RecordedExchange, inspect};
     use crate::measure::dialect::Routes;
     use crate::measure::shape::RequestShape;
 

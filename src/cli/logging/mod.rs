@@ -16,7 +16,7 @@ use tracing_subscriber::{Layer as _, Registry, fmt};
 
 use self::stderr_writer::StderrWriter;
 use crate::config::{LogConfig, LogFormat, LogLevel};
-use crate::export::control::ACCESS_LOG_TARGET;
+use crate::export::control::thread::ACCESS_LOG_TARGET;
 use crate::measure::time::Gap;
 
 /// How long the end of the process waits for the last lines to be written.

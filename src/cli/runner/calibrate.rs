@@ -6,14 +6,14 @@ use serde::Serialize;
 
 use super::plan::SetupError;
 use super::vocabulary::VocabularyChoice;
-use crate::capture::row::PromptShape;
 use crate::clock::Clock;
 use crate::measure::time::Gap;
-use crate::replay::measurement_window::MeasurementWindow;
-use crate::replay::schedule::ScheduledRequest;
+use crate::replay::plan::measurement_window::MeasurementWindow;
+use crate::replay::plan::schedule::ScheduledRequest;
 use crate::replay::{Config, ReplayRun};
 use crate::trace::prompt_text::{PromptGenerator, TokenizationModel};
 use crate::trace::vocabulary::{self, Vocabulary};
+use crate::trace_file::row::PromptShape;
 
 /// The second prompt repeats these words plus one even share; the difference is the share's token count.
 const SHORT_PROMPT_WORDS: u64 = 32;

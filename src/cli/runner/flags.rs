@@ -11,11 +11,11 @@ use super::artifacts::ArtifactFormat;
 use crate::cli::values::{parse_count_up_to, parse_duration, parse_positive_duration};
 use crate::measure::slo::Slo;
 use crate::measure::time::Gap;
-use crate::replay::encode::CancelPolicy;
-use crate::replay::request_template::ExactOutput;
-use crate::replay::schedule::Shard;
-use crate::replay::scrape::ScrapeTarget;
-use crate::replay::target::TargetUrl;
+use crate::replay::plan::schedule::Shard;
+use crate::replay::request::encoder::CancelPolicy;
+use crate::replay::request::template::ExactOutput;
+use crate::replay::sender::target::TargetUrl;
+use crate::replay::server::scrape::ScrapeTarget;
 use crate::replay::{ClientAbort, ConnectionReuse};
 
 #[derive(Debug, clap::Args)]

@@ -14,19 +14,19 @@ use crate::cli::logging::{self, LogHandle};
 use crate::clock::Clock;
 use crate::config::otlp::OtlpConfig;
 use crate::config::{LogConfig, LogFormat, LogLevel, TailSampling};
-use crate::export::aggregate;
-use crate::export::catalog::Convention;
-use crate::export::control::{ControlPlane, RuntimeSettings};
-use crate::export::gauges::Gauges;
-use crate::export::run_status::{RunInfo, RunStatus};
+use crate::export::control::run_status::{RunInfo, RunStatus};
+use crate::export::control::thread::{ControlPlane, RuntimeSettings};
+use crate::export::registry::aggregate;
+use crate::export::registry::catalog::Convention;
+use crate::export::registry::gauges::Gauges;
 use crate::measure::observer::DEFAULT_STALL;
 use crate::measure::record::RequestRecord;
 use crate::measure::slo::Slos;
 use crate::measure::time::Gap;
 use crate::replay::ReplayRun;
-use crate::replay::results::CompletedRequest;
-use crate::replay::run::CompletionCallback;
-use crate::replay::target::TargetUrl;
+use crate::replay::result::row::CompletedRequest;
+use crate::replay::sender::run::CompletionCallback;
+use crate::replay::sender::target::TargetUrl;
 
 /// Timeout of the last export.
 const FLUSH_TIMEOUT: Gap = Gap::from_millis(5_000);

@@ -12,9 +12,9 @@ use super::flags::RunnerArgs;
 use super::plan::WorkloadSpec;
 use super::self_test::SelfTestFindings;
 use crate::measure::time::Window;
-use crate::replay::run::LoopMode;
-use crate::replay::server_info::ServerInfo;
-use crate::replay::target::TargetUrl;
+use crate::replay::sender::run::LoopMode;
+use crate::replay::sender::target::TargetUrl;
+use crate::replay::server::info::ServerInfo;
 use crate::report::source::VERSION;
 
 /// The values of this flag are never stored.

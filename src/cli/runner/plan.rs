@@ -19,7 +19,6 @@ use super::progress::PlannedTotal;
 use super::run_report::RunReportBuilder;
 use super::self_test::{OfferedLoad, run_self_test};
 use super::vocabulary::{from_servers, from_tokenizer_file};
-use crate::capture::row::{TraceEntry, TraceHeader};
 use crate::cli::EXIT_USAGE;
 use crate::clock::Clock;
 use crate::measure::observer::DEFAULT_STALL;
@@ -27,18 +26,19 @@ use crate::measure::slo::Slos;
 use crate::measure::time::{Gap, Window};
 use crate::net::tls;
 use crate::replay::Config;
-use crate::replay::encode::RequestEncoder;
-use crate::replay::measurement_window::MeasurementWindow;
 use crate::replay::no_target;
-use crate::replay::output::RunOutput;
-use crate::replay::run::{LoopMode, SessionMode};
-use crate::replay::schedule::{ReplayPlan, RowError, Schedule, ScheduledRequest, Shard, TraceRows};
-use crate::replay::scrape::ScrapeTarget;
-use crate::replay::server_info::fetch_server_info;
-use crate::replay::synth::SYNTHETIC_SOURCE;
-use crate::replay::target::{TargetUrl, check_reachable};
+use crate::replay::plan::measurement_window::MeasurementWindow;
+use crate::replay::plan::schedule::{ReplayPlan, RowError, Schedule, ScheduledRequest, Shard, TraceRows};
+use crate::replay::plan::synth::SYNTHETIC_SOURCE;
+use crate::replay::request::encoder::RequestEncoder;
+use crate::replay::result::output::RunOutput;
+use crate::replay::sender::run::{LoopMode, SessionMode};
+use crate::replay::sender::target::{TargetUrl, check_reachable};
+use crate::replay::server::info::fetch_server_info;
+use crate::replay::server::scrape::ScrapeTarget;
 use crate::trace::prompt_text::PromptGenerator;
 use crate::trace::vocabulary::Vocabulary;
+use crate::trace_file::row::{TraceEntry, TraceHeader};
 
 /// Why nothing was sent.
 pub(in crate::cli) enum SetupError {

@@ -1,12 +1,12 @@
 //! Warms the servers' prefix caches before a run: each prefix goes to every target, outside the figures.
 
 use super::plan::SetupError;
-use crate::capture::row::TraceEntry;
 use crate::measure::time::Gap;
-use crate::replay::measurement_window::MeasurementWindow;
-use crate::replay::run::LoopMode;
-use crate::replay::schedule::ScheduledRequest;
+use crate::replay::plan::measurement_window::MeasurementWindow;
+use crate::replay::plan::schedule::ScheduledRequest;
+use crate::replay::sender::run::LoopMode;
 use crate::replay::{Config, ReplayRun};
+use crate::trace_file::row::TraceEntry;
 
 /// Sends these rows one after another; returns a note for the user.
 ///

@@ -1,8 +1,8 @@
 //! A run's progress: a block updated in place on a terminal, lines elsewhere.
 
 use crate::measure::time::Gap;
-use crate::replay::run::RunProgress;
-use crate::replay::summary::{LatencyStats, ReplayGoodput, ReplaySummary};
+use crate::replay::result::summary::{LatencyStats, ReplayGoodput, ReplaySummary};
+use crate::replay::sender::run::RunProgress;
 
 /// Planned requests and length, as far as they are known.
 #[derive(Clone, Copy, Debug, Default)]
@@ -98,8 +98,8 @@ mod tests {
 
     use super::*;
     use crate::measure::time::Stamp;
-    use crate::replay::measurement_window::MeasurementWindow;
-    use crate::replay::summary::ReplayAccumulator;
+    use crate::replay::plan::measurement_window::MeasurementWindow;
+    use crate::replay::result::summary::ReplayAccumulator;
 
     fn progress() -> RunProgress {
         let fold = ReplayAccumulator::new(Stamp::default(), Arc::default(), MeasurementWindow::default());

@@ -7,18 +7,18 @@ use anyhow::Context as _;
 use serde_json::Value;
 
 use super::plan::WorkloadSpec;
-use crate::capture::row::{BlockScheme, TraceEntry};
 use crate::cli::report::production_baseline;
 use crate::measure::slo::Slos;
 use crate::measure::time::Window;
-use crate::replay::measurement_window::MeasurementWindow;
-use crate::replay::output::RowCallback;
-use crate::replay::run::RunOutcome;
+use crate::replay::plan::measurement_window::MeasurementWindow;
+use crate::replay::result::output::RowCallback;
+use crate::replay::sender::run::RunOutcome;
 use crate::report::accumulate::{Accumulator, AccumulatorSettings};
 use crate::report::definitions::Definitions;
 use crate::report::request_view::RequestView;
 use crate::report::source::ReportSource;
 use crate::report::{PERCENTILES, Report};
+use crate::trace_file::row::{BlockScheme, TraceEntry};
 
 /// Aggregates a run's rows.
 pub(super) struct RunReportBuilder {

@@ -8,10 +8,11 @@ use tokenizers::Tokenizer;
 
 use super::flags::RunnerArgs;
 use super::plan::SetupError;
-use crate::replay::encode::RequestEncoder;
-use crate::replay::schedule::ScheduledRequest;
-use crate::replay::target::TargetUrl;
-use crate::replay::tokenize::{self, TokenizeEndpoint};
+use crate::replay::plan::schedule::ScheduledRequest;
+use crate::replay::request::encoder::RequestEncoder;
+use crate::replay::request::tokenize;
+use crate::replay::request::tokenize::TokenizeEndpoint;
+use crate::replay::sender::target::TargetUrl;
 use crate::trace::vocabulary::Vocabulary;
 
 /// A vocabulary and its source.

@@ -25,12 +25,12 @@ use super::runner::flags::condition;
 use super::runner::{EXIT_INVALID_RUN, EXIT_SLO_MISSED, execute};
 use super::signals::StopSignals;
 use super::values::parse_positive_duration;
-use crate::capture::reader::RUN_FILE;
 use crate::measure::slo::criteria::Criteria;
 use crate::measure::time::Gap;
-use crate::replay::max_load_search::{LevelTrial, MaxLoadSearch, SearchStep};
+use crate::replay::plan::max_load_search::{LevelTrial, MaxLoadSearch, SearchStep};
 use crate::report::sweep::file::{FlagValues, SearchOutcome, SweepFile};
 use crate::report::sweep::{LevelResult, Sweep, SweepReportOptions, read_run, render};
+use crate::trace_file::reader::RUN_FILE;
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\

@@ -7,17 +7,18 @@ use serde_json::Value;
 use super::Args;
 use super::level_args::LevelCommand;
 use super::matrix;
-use crate::capture::reader::RUN_FILE;
 use crate::cli::replay::{digest, ensure_rereadable};
 use crate::cli::runner::flags::split_model;
 use crate::measure::slo::criteria::Criteria;
-use crate::replay::max_load_search::MaxLoadSearch;
-use crate::replay::target::TargetUrl;
+use crate::replay::plan::max_load_search::MaxLoadSearch;
+use crate::replay::sender::target::TargetUrl;
 use crate::report::source::SourceReader;
 use crate::report::sweep::file::{
     CacheState, FILE, FlagValues, LoadAxis, SearchSpec, SweepFile, SweepLevel, SweepRun, SweepSpec, VERSION,
 };
-use crate::trace::rng::{mix, name_hash};
+use crate::stats::hash::mix;
+use crate::trace::rng::name_hash;
+use crate::trace_file::reader::RUN_FILE;
 
 /// How long a level of `load` lasts where nobody says.
 pub(super) const DEFAULT_DURATION: &str = "30s";

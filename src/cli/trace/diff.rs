@@ -2,8 +2,8 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use crate::measure::length_histogram::DurationSummary;
 use crate::measure::time::Gap;
+use crate::stats::length_histogram::DurationSummary;
 use crate::trace::diff::{DiffSide, MOMENT_NANOS, TraceDiff};
 use crate::trace::info::LengthSummary;
 

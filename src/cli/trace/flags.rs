@@ -11,13 +11,13 @@ use anyhow::Context as _;
 use clap::ValueHint;
 
 use super::notes;
-use crate::capture::row::TurnContent;
 use crate::trace::Trace;
 use crate::trace::format::{self, FORMATS, ReadOptions, TraceFormat, WriteError};
 use crate::trace::input::InputSource;
 use crate::trace::output;
 use crate::trace::scale::MAX_COPIES;
 use crate::trace::whole_turns::expand_turns;
+use crate::trace_file::row::TurnContent;
 
 /// A trace to read.
 #[derive(Debug, clap::Args)]

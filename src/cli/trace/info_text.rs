@@ -3,10 +3,10 @@
 use comfy_table::Table;
 
 use super::notes;
-use crate::capture::row::TraceHeader;
 use crate::measure::time::Gap;
 use crate::report::ascii_plot::{bar, columns, table_cell, with_thousands};
 use crate::trace::info::{LengthSummary, PrefixCacheStats, TraceInfo};
+use crate::trace_file::row::TraceHeader;
 
 /// What is written on.
 #[derive(Clone, Copy, Debug)]

@@ -14,7 +14,6 @@ use std::rc::Rc;
 use anyhow::Context as _;
 use clap::{Subcommand, ValueHint};
 
-use crate::capture::row;
 use crate::measure::time::Gap;
 use crate::trace::anonymize::{self, AnonymizeRounding};
 use crate::trace::diff as trace_diff;
@@ -24,6 +23,7 @@ use crate::trace::respace;
 use crate::trace::scale::{self, RateScale};
 use crate::trace::scale_lengths::{self, LengthScale};
 use crate::trace::slice::{self, TraceSlice};
+use crate::trace_file::row;
 pub(super) use examples::{HELP, SUBVERBS};
 use flags::{FormatName, ScaleFactor, TraceInputArgs, TraceOutputArgs};
 

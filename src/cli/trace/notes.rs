@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use crate::capture::row::{BlockIds, BlockScope, BlockUnit, LastBlock, TraceHeader, TurnContent};
 use crate::cli::eprint_line;
 use crate::measure::time::Gap;
 use crate::trace::conversion_loss::ConversionLosses;
 use crate::trace::format::{ConversionSummary, TraceFormat};
 use crate::trace::scale::RateScale;
+use crate::trace_file::row::{BlockIds, BlockScope, BlockUnit, LastBlock, TraceHeader, TurnContent};
 
 /// What a user calls it.
 pub(super) fn display_name(path: &Path) -> Cow<'_, str> {

@@ -28,7 +28,7 @@
 //! four numbers of an SLO are: requests that met it, requests that missed it, excluded requests, and output tokens of
 //! those that met it. `responses` counts requests by status class and `failures` by the party at fault (`upstream`,
 //! `proxy`, `client`); for all models together both include plain HTTP. D is a
-//! [`SparseHistogram`](crate::export::live_view::history_point::SparseHistogram) in seconds. Requests count when they
+//! [`SparseHistogram`](crate::export::control::live_view::history_point::SparseHistogram) in seconds. Requests count when they
 //! end; tokens and gaps count when they arrive.
 //!
 //! In a run (`streamgauge replay`, `load`) the reply also contains
@@ -58,10 +58,10 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::config::otlp::percent_decode;
-use crate::export::control_state::ControlState;
-use crate::export::gauges::UpstreamHealth;
-use crate::export::live_view::LiveSnapshot;
-use crate::export::run_status;
+use crate::export::control::live_view::LiveSnapshot;
+use crate::export::control::run_status;
+use crate::export::control::state::ControlState;
+use crate::export::registry::gauges::UpstreamHealth;
 
 /// Length of the history, in seconds.
 const MAX_SECONDS: usize = 900;
@@ -278,9 +278,9 @@ struct SecondRow<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::export::aggregate::{Aggregate, AggregateSettings};
+    use crate::export::control::live_view::InFlight;
     use crate::export::fixtures::{NOW, at, record, shape};
-    use crate::export::live_view::InFlight;
+    use crate::export::registry::aggregate::{Aggregate, AggregateSettings};
     use crate::measure::record::RequestRecord;
 
     fn cut(counted: &Aggregate, second: u64) -> LiveSnapshot {

@@ -26,7 +26,7 @@
 //! A quantile or ratio without values is `null`. Requests count when they end; tokens and gaps count when they arrive.
 //! `responses` counts requests by status class and `failures` by the party at fault; in `all` both include plain HTTP.
 //! Models and SLOs are present only while active. The values are differences of the scraped counts
-//! ([`live_view`](crate::export::live_view)), taken at the same moments as the history's seconds. They are not stored
+//! ([`live_view`](crate::export::control::live_view)), taken at the same moments as the history's seconds. They are not stored
 //! without listeners, so the ten-second window starts with the first listener.
 //!
 //! # Bounds
@@ -41,7 +41,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use crate::export::live_view::{InFlight, LiveSnapshot, OpenStreams, WindowGoodput, WindowStats};
+use crate::export::control::live_view::{InFlight, LiveSnapshot, OpenStreams, WindowGoodput, WindowStats};
 
 /// Maximum number of listeners. It stays below the admin server's connection limit.
 const MAX_SUBSCRIBERS: usize = 16;
@@ -179,8 +179,8 @@ impl<'a> InFlightView<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::export::aggregate::{Aggregate, AggregateSettings};
     use crate::export::fixtures::{NOW, at, spread};
+    use crate::export::registry::aggregate::{Aggregate, AggregateSettings};
     use crate::measure::record::RequestRecord;
     use crate::measure::slo::Slos;
 

@@ -43,8 +43,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use self::history::HistoryLog;
 use self::live::LiveFeed;
-use super::control_state::ControlState;
-use super::live_view::LiveSnapshot;
+use super::control::live_view::LiveSnapshot;
+use super::control::state::ControlState;
 use crate::measure::time::Gap;
 
 /// Maximum number of connections. Two scrapers, a kubelet and some people need about ten.

@@ -25,10 +25,10 @@
 
 use serde::Serialize;
 
-use crate::export::control_state::{ControlState, RecentRequest};
-use crate::export::gauges::UpstreamHealth;
-use crate::export::live_view::InFlight;
-use crate::export::run_status;
+use crate::export::control::live_view::InFlight;
+use crate::export::control::run_status;
+use crate::export::control::state::{ControlState, RecentRequest};
+use crate::export::registry::gauges::UpstreamHealth;
 use crate::measure::record::UnreadReason;
 use crate::measure::time::Gap;
 

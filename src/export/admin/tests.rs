@@ -10,11 +10,11 @@ use tokio::sync::oneshot;
 
 use crate::clock::Clock;
 use crate::config::otlp::OtlpConfig;
-use crate::export::aggregate;
-use crate::export::control::{ControlPlane, RuntimeSettings};
+use crate::export::control::queue::Reporter;
+use crate::export::control::thread::{ControlPlane, RuntimeSettings};
 use crate::export::fixtures::{record, shape, spread};
-use crate::export::gauges::Gauges;
-use crate::export::queue::Reporter;
+use crate::export::registry::aggregate;
+use crate::export::registry::gauges::Gauges;
 use crate::measure::record::{Ending, Outcome, RequestRecord};
 use crate::measure::shape::RequestShape;
 use crate::measure::time::Gap;

@@ -4,7 +4,7 @@ use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, Key
 use opentelemetry_proto::tonic::resource::v1::Resource;
 
 use super::protobuf_writer::{bytes, field_len, length};
-use crate::export::interner::{Label, LabelValue};
+use crate::export::registry::interner::{Label, LabelValue};
 
 pub(super) fn labels(labels: &[Label]) -> Vec<KeyValue> {
     let value = |value: &LabelValue| match value {

@@ -15,9 +15,9 @@ use super::traces::RequestSpans;
 use super::{attributes, traces};
 use crate::clock::Clock;
 use crate::config::otlp;
-use crate::export::catalog::Convention;
-use crate::export::drops::{DropReason, Drops};
-use crate::export::snapshot::Snapshot;
+use crate::export::registry::catalog::Convention;
+use crate::export::registry::drops::{DropReason, Drops};
+use crate::export::registry::snapshot::Snapshot;
 use crate::measure::time::{Gap, Stamp};
 
 /// Receives the order to stop and its deadline.

@@ -15,9 +15,10 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 
 use super::attributes;
 use crate::config::otlp::{HistogramAggregation, Temporality};
-use crate::export::catalog::{Convention, Id, InstrumentKind};
-use crate::export::interner::Label;
-use crate::export::snapshot::{self, DataPoint, FamilySnapshot, PointValue, Snapshot};
+use crate::export::registry::catalog::{Convention, Id, InstrumentKind};
+use crate::export::registry::interner::Label;
+use crate::export::registry::snapshot;
+use crate::export::registry::snapshot::{DataPoint, FamilySnapshot, PointValue, Snapshot};
 use crate::measure::histogram;
 
 /// Encodes successive snapshots.
@@ -247,9 +248,9 @@ fn exemplar_of(kept: &snapshot::BucketExemplar) -> Exemplar {
 mod tests {
     use super::*;
     use crate::config::otlp::Sampler;
-    use crate::export::aggregate::{Aggregate, AggregateSettings};
     use crate::export::fixtures::{NOW, record};
-    use crate::export::snapshot::TimePoint;
+    use crate::export::registry::aggregate::{Aggregate, AggregateSettings};
+    use crate::export::registry::snapshot::TimePoint;
     use crate::export::trace_context::RequestTrace;
 
     fn encoder(temporality: Temporality, histograms: HistogramAggregation) -> MetricsEncoder {

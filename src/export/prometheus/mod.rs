@@ -13,7 +13,7 @@ mod text;
 
 pub use negotiate::{ScrapeFormat, accepts_gzip, negotiate};
 
-use super::snapshot::Snapshot;
+use super::registry::snapshot::Snapshot;
 
 impl ScrapeFormat {
     /// Returns the format's `Content-Type`.

@@ -2,7 +2,7 @@
 //! (<https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/>): dots become underscores, the
 //! unit becomes a suffix, and a counter ends in `_total`.
 
-use crate::export::catalog::{Instrument, InstrumentKind};
+use crate::export::registry::catalog::{Instrument, InstrumentKind};
 
 /// Returns a family's name without sample suffixes such as `_total` and `_bucket`.
 pub fn family(instrument: &Instrument) -> String {
@@ -48,7 +48,7 @@ pub(super) fn sanitize_char(c: char) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::export::catalog::Id;
+    use crate::export::registry::catalog::Id;
 
     #[test]
     fn names_are_the_translated_ones_or_those_of_the_ecosystem() {

@@ -7,9 +7,10 @@
 use prost::Message;
 
 use super::name;
-use crate::export::catalog::InstrumentKind;
-use crate::export::interner::LabelValue;
-use crate::export::snapshot::{self, DataPoint, PointValue, Snapshot};
+use crate::export::registry::catalog::InstrumentKind;
+use crate::export::registry::interner::LabelValue;
+use crate::export::registry::snapshot;
+use crate::export::registry::snapshot::{DataPoint, PointValue, Snapshot};
 use crate::measure::histogram;
 
 /// A family of series.
@@ -302,9 +303,9 @@ fn timestamp(unix: u64) -> Timestamp {
 mod tests {
     use super::*;
     use crate::config::otlp::Sampler;
-    use crate::export::aggregate::{Aggregate, AggregateSettings};
-    use crate::export::catalog::Id;
     use crate::export::fixtures::{NOW, record};
+    use crate::export::registry::aggregate::{Aggregate, AggregateSettings};
+    use crate::export::registry::catalog::Id;
     use crate::export::trace_context::RequestTrace;
 
     #[test]

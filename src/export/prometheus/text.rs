@@ -3,9 +3,9 @@
 use std::fmt::{self, Write};
 
 use super::name;
-use crate::export::catalog::{Instrument, InstrumentKind};
-use crate::export::interner::{Label, LabelValue};
-use crate::export::snapshot::{BucketExemplar, DataPoint, FamilySnapshot, PointValue, Snapshot};
+use crate::export::registry::catalog::{Instrument, InstrumentKind};
+use crate::export::registry::interner::{Label, LabelValue};
+use crate::export::registry::snapshot::{BucketExemplar, DataPoint, FamilySnapshot, PointValue, Snapshot};
 use crate::measure::histogram::Histogram;
 
 pub(super) fn encode(snapshot: &Snapshot, openmetrics: bool) -> String {
@@ -186,9 +186,9 @@ impl fmt::Display for BucketBound {
 mod tests {
     use super::*;
     use crate::config::otlp::Sampler;
-    use crate::export::aggregate::{Aggregate, AggregateSettings};
-    use crate::export::catalog::Id;
     use crate::export::fixtures::{NOW, record, shape};
+    use crate::export::registry::aggregate::{Aggregate, AggregateSettings};
+    use crate::export::registry::catalog::Id;
     use crate::export::trace_context::RequestTrace;
 
     fn lines(text: &str, name: &str) -> Vec<String> {

@@ -4,7 +4,7 @@ use std::io;
 use std::task::{Context, Poll};
 
 use crate::clock::Clock;
-use crate::export::thread_gauges::OpenConnection;
+use crate::export::registry::thread_gauges::OpenConnection;
 use crate::measure::record::Ending;
 use crate::measure::time::Gap;
 use crate::net::io::{Arrival, MaybeTlsStream};

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use super::UpstreamError;
 use crate::clock::Clock;
 use crate::config::{UpstreamConfig, UpstreamHttp};
-use crate::export::thread_gauges::{OpenConnection, ThreadGauges};
+use crate::export::registry::thread_gauges::{OpenConnection, ThreadGauges};
 use crate::measure::time::Gap;
 use crate::net::dial::Dialer;
 use crate::net::io::MaybeTlsStream;

@@ -20,7 +20,7 @@ use std::task::{Context, Poll, ready};
 use super::pool::ReplyKind;
 use super::{BodyStep, UpstreamConnector, UpstreamError, UpstreamRequest};
 use crate::clock::Clock;
-use crate::export::thread_gauges::OpenConnection;
+use crate::export::registry::thread_gauges::OpenConnection;
 use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::body::{BodyError, ChunkWriter};
 use crate::net::http1::head::MAX_HEAD;

@@ -17,7 +17,7 @@ pub(super) use connect::UpstreamConnector;
 pub(super) use h2::field_map;
 
 use crate::clock::Clock;
-use crate::export::thread_gauges::OpenConnection;
+use crate::export::registry::thread_gauges::OpenConnection;
 use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::body::BodyError;
 use crate::net::http1::{Framing, Head, HeadError, KnownHeader};

@@ -166,8 +166,8 @@ fn http_metrics(request: &RequestView) -> MetricValues {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::row::{PromptShape, Timing, TraceEntry, TransferStats};
     use crate::measure::record::Outcome;
+    use crate::trace_file::row::{PromptShape, Timing, TraceEntry, TransferStats};
 
     /// 10 tokens in one event after 4 ms; the response ends at 6 ms.
     fn row() -> TraceEntry {

@@ -10,7 +10,7 @@
 //! | think time | the trace's, rescaled like its other times | end of the previous response to the first byte sent |
 //! | aborts | planned client disconnects and their token counts | actual disconnects and their token counts |
 //!
-//! Errors and distances are those of `trace diff` ([`crate::measure::deviation`]). An unknown value is absent. A closed
+//! Errors and distances are those of `trace diff` ([`crate::stats::deviation`]). An unknown value is absent. A closed
 //! loop plans no arrivals and no rate, so both are absent.
 
 pub(super) mod text;
@@ -21,10 +21,10 @@ use super::accumulate::RequestStats;
 use super::distribution::MetricDistribution;
 use super::metric::ReportMetric;
 use super::request_view::RequestView;
-use crate::measure::deviation::{ArrivalWindows, ArrivalsPerSecond, Deviation, DeviationAccumulator};
-use crate::measure::length_histogram::{DurationSummary, LengthHistogram};
-use crate::measure::prefix_cache::{PrefixLookup, PrefixReuse};
 use crate::measure::record::CountSource;
+use crate::stats::deviation::{ArrivalWindows, ArrivalsPerSecond, Deviation, DeviationAccumulator};
+use crate::stats::length_histogram::{DurationSummary, LengthHistogram};
+use crate::stats::prefix_cache::{PrefixLookup, PrefixReuse};
 
 /// Percentiles of the arrival error.
 const PERCENTILES: [f64; 4] = [50.0, 90.0, 99.0, 99.9];

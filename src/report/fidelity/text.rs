@@ -6,7 +6,7 @@ use super::super::distribution::MetricDistribution;
 use super::super::metric::{MetricUnit, ReportMetric};
 use super::super::text::{header_row, row};
 use super::{AbortCounts, Fidelity, PrefixFidelity, RateFidelity, ThinkTimes};
-use crate::measure::length_histogram::DurationSummary;
+use crate::stats::length_histogram::DurationSummary;
 
 /// Metrics to compare: (production, run).
 const PRODUCTION_METRICS: [(ReportMetric, ReportMetric); 4] = [

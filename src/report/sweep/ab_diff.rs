@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::super::RequestSummary;
 use super::super::metric::ReportMetric;
 use super::{LevelRuns, percentile_of};
-use crate::measure::samples::percentile;
+use crate::stats::samples::percentile;
 
 /// Difference of B from A in one metric of one level.
 #[derive(Debug, Serialize)]

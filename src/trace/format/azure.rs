@@ -10,7 +10,7 @@ use super::{
     ConversionLosses, FormatWriter, InputSource, ReadOptions, TraceFormat, TraceOutput, WriteError, has_columns, rows,
     stream,
 };
-use crate::capture::row::{PromptShape, TraceEntry, TraceHeader};
+use crate::trace_file::row::{PromptShape, TraceEntry, TraceHeader};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "azure",

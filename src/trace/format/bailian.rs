@@ -16,7 +16,7 @@ use super::{
     ConversionLosses, FormatWriter, InputSource, ReadOptions, ScaledTime, TraceFormat, TraceOutput, WriteError,
     has_keys, nanos, rows, stream,
 };
-use crate::capture::row::{BlockIds, BlockScheme, LastBlock, PromptShape, TraceEntry, TraceHeader};
+use crate::trace_file::row::{BlockIds, BlockScheme, LastBlock, PromptShape, TraceEntry, TraceHeader};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "bailian",

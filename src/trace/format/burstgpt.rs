@@ -13,8 +13,8 @@ use super::{
     ConversionLosses, FormatWriter, InputSource, ReadOptions, ScaledTime, TraceFormat, TraceOutput, WriteError,
     has_columns, nanos, rows, stream,
 };
-use crate::capture::row::{PromptShape, TraceEntry, TraceHeader};
 use crate::measure::record::Outcome;
+use crate::trace_file::row::{PromptShape, TraceEntry, TraceHeader};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "burstgpt",

@@ -15,7 +15,7 @@ use super::{
     ConversionLosses, FormatWriter, InputSource, ReadOptions, ScaledTime, TraceFormat, TraceOutput, WriteError, nanos,
     rows, stream,
 };
-use crate::capture::row::{LastBlock, PromptShape, TraceEntry, TraceHeader};
+use crate::trace_file::row::{LastBlock, PromptShape, TraceEntry, TraceHeader};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "dynamo",

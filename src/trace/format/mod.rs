@@ -28,7 +28,7 @@ use super::entry_fields::EntryFields;
 use super::error::{Error, TraceProblem};
 use super::input::{InputSource, InputStream, NumberedLines};
 use super::{Trace, TraceEntries};
-use crate::capture::row::{TraceEntry, TraceHeader, TurnContent};
+use crate::trace_file::row::{TraceEntry, TraceHeader, TurnContent};
 
 #[cfg(not(feature = "parquet"))]
 mod parquet {

@@ -19,7 +19,7 @@ use super::{
     ConversionLosses, FormatWriter, InputSource, ReadOptions, ScaledTime, TraceFormat, TraceOutput, WriteError,
     has_keys, nanos, rows, stream,
 };
-use crate::capture::row::{
+use crate::trace_file::row::{
     BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, PromptShape, TraceEntry, TraceHeader, TurnContent,
 };
 

@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::super::entry_fields::EntryFields;
 use super::super::{Error, Trace, TraceProblem};
 use super::{ConversionLosses, FormatWriter, InputSource, ReadOptions, TraceFormat, TraceOutput, WriteError, has_keys};
-use crate::capture::reader::{ReadError, TraceReader};
-use crate::capture::row::{TraceEntry, TraceHeader};
+use crate::trace_file::reader::{ReadError, TraceReader};
+use crate::trace_file::row::{TraceEntry, TraceHeader};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "streamgauge",

@@ -21,8 +21,8 @@ use serde::Serialize;
 
 use super::super::entry_fields::EntryFields;
 use super::{FormatWriter, InputSource, TraceFormat, TraceOutput, TraceProblem, WriteError};
-use crate::capture::gaps;
-use crate::capture::row::{TraceEntry, TraceHeader};
+use crate::trace_file::gaps;
+use crate::trace_file::row::{TraceEntry, TraceHeader};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "parquet",

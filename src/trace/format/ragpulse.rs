@@ -13,7 +13,7 @@ use std::path::Path;
 
 use serde::{Deserialize as _, Serialize};
 
-use super::super::blocks::{BlockRehasher, BlockRule, hash_text, mix};
+use super::super::blocks::{BlockRehasher, BlockRule, hash_text};
 use super::super::entry_fields::EntryFields;
 use super::super::json::{LenientCount, LenientNumber, NestedRow, StringOrNumber, parse, row};
 use super::super::session_table::SessionTable;
@@ -23,7 +23,8 @@ use super::{
     ConversionLosses, FormatWriter, InputSource, ReadOptions, ScaledTime, TraceFormat, TraceOutput, WriteError,
     has_keys, nanos, rows, stream,
 };
-use crate::capture::row::{LastBlock, PromptShape, TraceEntry, TraceHeader};
+use crate::stats::hash::combine;
+use crate::trace_file::row::{LastBlock, PromptShape, TraceEntry, TraceHeader};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "ragpulse",
@@ -88,7 +89,7 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
         losses.count("hash_ids: no tables with the lengths of chunks lie beside the file");
     } else {
         let blocks = super::mooncake::block_scheme(BLOCK_TOKENS);
-        header.blocks = Some(crate::capture::row::BlockScheme { last: LastBlock::Dropped, ..blocks });
+        header.blocks = Some(crate::trace_file::row::BlockScheme { last: LastBlock::Dropped, ..blocks });
     }
     let counted = losses.clone();
     let mut turns: SessionTable<u32> = SessionTable::new(&losses);
@@ -186,11 +187,11 @@ fn block_ids(chunks: &Chunks, lengths: &ChunkLengths, tokens: u64, losses: &Conv
                 let step = (BLOCK_TOKENS - filled).min(length - taken);
                 (taken, filled, total) = (taken + step, filled + step, total + u64::from(step));
                 if filled == BLOCK_TOKENS && total <= tokens {
-                    ids.push(mix(mix(before, mix(part as u64, *chunk)), u64::from(taken)));
+                    ids.push(combine(combine(before, combine(part as u64, *chunk)), u64::from(taken)));
                     filled = 0;
                 }
             }
-            before = mix(mix(before, mix(part as u64, *chunk)), u64::from(length));
+            before = combine(combine(before, combine(part as u64, *chunk)), u64::from(length));
         }
     }
     ids

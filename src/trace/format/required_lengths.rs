@@ -2,7 +2,7 @@
 
 use super::super::blocks::prompt_tokens;
 use super::WriteError;
-use crate::capture::row::TraceEntry;
+use crate::trace_file::row::TraceEntry;
 
 #[derive(Debug, Default)]
 pub(super) struct RequiredLengths {

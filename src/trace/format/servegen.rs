@@ -19,7 +19,7 @@ use super::super::entry_fields::EntryFields;
 use super::super::{Error, Trace, TraceProblem};
 use super::csv::{CsvSplitter, value};
 use super::{ConversionLosses, InputSource, ReadOptions, TraceFormat};
-use crate::capture::row::{BYTES_PER_TOKEN, PartKind, PromptPart, PromptShape, TraceEntry, TraceHeader};
+use crate::trace_file::row::{BYTES_PER_TOKEN, PartKind, PromptPart, PromptShape, TraceEntry, TraceHeader};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "servegen",
@@ -236,7 +236,7 @@ impl ServegenClient {
             losses.count("clients without lengths, left out");
             return Ok(None);
         }
-        let mut random = Pcg64Mcg::seed_from_u64(super::super::blocks::mix(seed, number));
+        let mut random = Pcg64Mcg::seed_from_u64(crate::stats::hash::combine(seed, number));
         let (last, mut left) = (windows[0].start, -WARM_UP.0);
         for _ in 0..WARM_UP.1 {
             if left >= 0.0 {

@@ -16,7 +16,7 @@ use super::super::session_table::SessionTable;
 use super::super::vocabulary::Vocabulary;
 use super::required_lengths::{RequiredLengths, uses_limit_as_length};
 use super::{ConversionLosses, FormatWriter, ScaledTime, TraceOutput, TraceProblem, WriteError};
-use crate::capture::row::{BlockScheme, TraceEntry, TraceHeader, TurnContent};
+use crate::trace_file::row::{BlockScheme, TraceEntry, TraceHeader, TurnContent};
 
 /// Fields that text with a length and times preserves. The words encode the block ids.
 pub(super) const SUPPORTED_FIELDS: EntryFields = EntryFields::PROMPT_TOKENS
@@ -243,10 +243,10 @@ mod tests {
 
     use super::super::{ConversionSummary, FORMATS, ReadOptions, by_name, convert, detect};
     use super::*;
-    use crate::capture::row::{BlockIds, BlockScope, BlockUnit, LastBlock};
     use crate::trace::Trace;
     use crate::trace::input::InputSource;
     use crate::trace::output;
+    use crate::trace_file::row::{BlockIds, BlockScope, BlockUnit, LastBlock};
 
     const SECOND: u64 = 1_000_000_000;
 

@@ -7,7 +7,7 @@ use super::{
     ConversionLosses, EntryFields, FormatWriter, InputSource, ReadOptions, ScaledTime, TraceFormat, TraceOutput,
     has_keys, stream,
 };
-use crate::capture::row::TraceHeader;
+use crate::trace_file::row::TraceHeader;
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "timed_trace",

@@ -11,7 +11,7 @@ use super::super::json::{LenientNumber, NestedRow, StringOrNumber, TextSize, par
 use super::super::session_table::SessionTable;
 use super::super::{Error, Trace, TraceProblem};
 use super::{ConversionLosses, EntryFields, InputSource, TraceFormat, has_keys, nanos, stream, text_writer};
-use crate::capture::row::{PartKind, PromptPart, PromptShape, RequestParams, TraceEntry, TraceHeader, TurnContent};
+use crate::trace_file::row::{PartKind, PromptPart, PromptShape, RequestParams, TraceEntry, TraceHeader, TurnContent};
 
 pub(super) const SINGLE: TraceFormat = TraceFormat {
     name: "single_turn",

@@ -14,12 +14,12 @@ use super::{
     ConversionLosses, FormatWriter, InputSource, ReadOptions, ScaledTime, TraceFormat, TraceOutput, WriteError,
     has_keys, nanos, rows, stream,
 };
-use crate::capture::gaps;
-use crate::capture::row::{BlockScheme, LastBlock, PromptShape, TraceEntry, TraceHeader};
 use crate::measure::dialect::finish_reason;
 use crate::measure::record::FinishReason;
 use crate::measure::time::Gap;
 use crate::measure::timeline::TokenEvent;
+use crate::trace_file::gaps;
+use crate::trace_file::row::{BlockScheme, LastBlock, PromptShape, TraceEntry, TraceHeader};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "vllm-vcr",

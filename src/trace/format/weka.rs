@@ -23,9 +23,9 @@ use super::{
     ConversionLosses, FormatWriter, InputSource, ReadOptions, ScaledTime, TraceFormat, TraceOutput, WriteError,
     has_keys, nanos,
 };
-use crate::capture::row::{BlockIds, BlockScheme, BlockScope, LastBlock, PromptShape, TraceEntry, TraceHeader};
 use crate::measure::dialect::finish_reason;
 use crate::measure::record::FinishReason;
+use crate::trace_file::row::{BlockIds, BlockScheme, BlockScope, LastBlock, PromptShape, TraceEntry, TraceHeader};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "weka",

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::measure::deviation::ArrivalsPerSecond;
-use crate::measure::locality_hash::BuildLocalityHasher;
+use crate::stats::deviation::ArrivalsPerSecond;
+use crate::stats::locality_hash::BuildLocalityHasher;
 
 /// Maximum distinct gaps counted for grid detection.
 const MAX_DISTINCT_GAPS: usize = 1 << 14;

@@ -5,8 +5,8 @@
 
 use std::collections::HashSet;
 
-use crate::measure::locality_hash::BuildLocalityHasher;
-use crate::measure::prefix_cache::mix;
+use crate::stats::hash::combine;
+use crate::stats::locality_hash::BuildLocalityHasher;
 
 const MAX_HASHES: usize = 1 << 18;
 
@@ -18,7 +18,7 @@ pub(super) struct CardinalityEstimator {
 
 impl CardinalityEstimator {
     pub(super) fn add(&mut self, id: u64) {
-        let hash = mix(id, 0x6469_7374);
+        let hash = combine(id, 0x6469_7374);
         if hash > u64::MAX >> self.halvings {
             return;
         }

@@ -13,15 +13,15 @@ use super::blocks::{block_tokens, chained_ids, expected_ids, hash_text, prompt_t
 use super::conversion_loss::ConversionLosses;
 use super::error::Error;
 use super::merge::MergedRows;
-use crate::capture::row::{BlockIds, BlockScheme, BlockScope, BlockUnit, TraceEntry, TraceHeader};
-use crate::measure::length_histogram::LengthHistogram;
-use crate::measure::prefix_cache::{PrefixLookup, PrefixReuse};
 use crate::measure::record::{CountSource, Outcome};
+use crate::stats::length_histogram::LengthHistogram;
+use crate::stats::prefix_cache::{PrefixLookup, PrefixReuse};
+use crate::trace_file::row::{BlockIds, BlockScheme, BlockScope, BlockUnit, TraceEntry, TraceHeader};
 pub(super) use arrivals::ArrivalStats;
 use cardinality::CardinalityEstimator;
 
-pub use crate::measure::length_histogram::LengthSummary;
-pub use crate::measure::prefix_cache::{MAX_CACHE_BLOCKS, PrefixCacheStats};
+pub use crate::stats::length_histogram::LengthSummary;
+pub use crate::stats::prefix_cache::{MAX_CACHE_BLOCKS, PrefixCacheStats};
 pub use arrivals::Burstiness;
 pub use warnings::{TraceWarning, absurd_rate};
 

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use super::TraceInfo;
 use super::arrivals::ArrivalStats;
-use crate::capture::row::TraceHeader;
 use crate::measure::time::Gap;
+use crate::trace_file::row::TraceHeader;
 
 /// A warning; [`text`](Self::text) describes it and [`advice`](Self::advice) names a remedy.
 #[derive(Clone, Debug, PartialEq, Serialize)]

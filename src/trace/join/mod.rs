@@ -21,8 +21,8 @@ use std::collections::{HashSet, VecDeque};
 
 use self::recent_map::{MAX_ENTRIES, RecentMap};
 use self::shift::{TOLERANCE_NANOS, best_shift};
-use crate::measure::deviation::{ArrivalsPerSecond, DeviationAccumulator};
-use crate::measure::length_histogram::LengthHistogram;
+use crate::stats::deviation::{ArrivalsPerSecond, DeviationAccumulator};
+use crate::stats::length_histogram::LengthHistogram;
 
 /// Rows within this many nanoseconds belong to one moment.
 pub const MOMENT_NANOS: u64 = 1_000_000;

@@ -5,24 +5,10 @@
 
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "each folder is part of a larger program")]
 
-#[path = "../../../src/capture"]
-pub mod capture {
-    pub mod blocks;
-    pub mod frame;
-    pub mod gaps;
-    mod line_reader;
-    pub mod reader;
-    pub mod row;
-    mod row_serializer;
-    pub mod server_metrics;
-    pub mod writer;
-}
 #[path = "../../../src/config/mod.rs"]
 pub mod config;
-#[path = "../../../src/cli/inspect/inspection.rs"]
-pub mod inspection;
-#[path = "../../../src/cli/inspect/recording.rs"]
-pub mod recording;
+#[path = "../../../src/inspect/mod.rs"]
+pub mod inspect;
 #[path = "../../../src/export"]
 pub mod export {
     pub mod prometheus {
@@ -38,13 +24,19 @@ pub mod net {
 }
 #[path = "../../../src/replay"]
 pub mod replay {
-    pub mod scrape {
-        pub mod exposition;
-        pub mod metric_names;
+    pub mod server {
+        pub mod scrape {
+            pub mod exposition;
+            pub mod metric_names;
+        }
     }
 }
+#[path = "../../../src/stats/mod.rs"]
+pub mod stats;
 #[path = "../../../src/trace/mod.rs"]
 pub mod trace;
+#[path = "../../../src/trace_file/mod.rs"]
+pub mod trace_file;
 
 pub mod memory;
 pub mod split;

@@ -5,10 +5,10 @@
 use std::fs;
 
 use libfuzzer_sys::fuzz_target;
-use streamgauge_fuzz::capture::gaps;
-use streamgauge_fuzz::capture::reader::TraceReader;
-use streamgauge_fuzz::capture::row::TraceEntry;
-use streamgauge_fuzz::capture::writer::TraceWriter;
+use streamgauge_fuzz::trace_file::gaps;
+use streamgauge_fuzz::trace_file::reader::TraceReader;
+use streamgauge_fuzz::trace_file::row::TraceEntry;
+use streamgauge_fuzz::trace_file::writer::TraceWriter;
 
 fuzz_target!(|file: &[u8]| {
     let path = std::env::temp_dir().join(format!("streamgauge-fuzz-{}", std::process::id()));

@@ -5,7 +5,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use streamgauge_fuzz::inspection::{RecordedExchange, inspect};
+use streamgauge_fuzz::inspect::inspection::{RecordedExchange, inspect};
 use streamgauge_fuzz::measure::dialect::TABLE;
 use streamgauge_fuzz::measure::shape::RequestShape;
 use streamgauge_fuzz::split::same;

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use streamgauge_fuzz::recording::RecordedResponse;
+use streamgauge_fuzz::inspect::recording::RecordedResponse;
 
 fuzz_target!(|text: &[u8]| {
     let Ok(recording) = RecordedResponse::parse(text) else { return };

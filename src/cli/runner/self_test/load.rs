@@ -9,9 +9,9 @@
 
 use serde::Serialize;
 
-use crate::capture::row::{PromptShape, TraceEntry};
 use crate::measure::time::Gap;
-use crate::replay::schedule::{RowError, ScheduledRequest};
+use crate::replay::plan::schedule::{RowError, ScheduledRequest};
+use crate::trace_file::row::{PromptShape, TraceEntry};
 
 /// Duration of the measurement.
 const MEASUREMENT_TIME: Gap = Gap::from_millis(2_000);

@@ -23,12 +23,12 @@ use super::plan::SetupError;
 use crate::clock::Clock;
 use crate::measure::slo::Slos;
 use crate::measure::time::{Gap, Stamp, Window};
-use crate::replay::encode::RequestEncoder;
-use crate::replay::priority::CoreTime;
-use crate::replay::request_template::ExactOutput;
-use crate::replay::run::{LoopMode, SessionMode};
-use crate::replay::summary::{LatencyStats, ReplaySummary};
-use crate::replay::target::TargetUrl;
+use crate::replay::request::encoder::RequestEncoder;
+use crate::replay::request::template::ExactOutput;
+use crate::replay::result::summary::{LatencyStats, ReplaySummary};
+use crate::replay::sender::priority::CoreTime;
+use crate::replay::sender::run::{LoopMode, SessionMode};
+use crate::replay::sender::target::TargetUrl;
 use crate::replay::{Config, ReplayRun};
 use crate::sim::{self, SimOptions, SimServer};
 use crate::trace::prompt_text::PromptGenerator;
@@ -114,7 +114,7 @@ pub(super) fn run_self_test(
     let most_open = Arc::new(AtomicU32::new(0));
     let watcher = {
         let most_open = Arc::clone(&most_open);
-        Box::new(move |done: &crate::replay::results::CompletedRequest| {
+        Box::new(move |done: &crate::replay::result::row::CompletedRequest| {
             _ = most_open.fetch_max(done.in_flight + 1, Relaxed)
         })
     };
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn each_number_that_would_be_wrong_is_named_with_how_much() {
-        use crate::replay::summary::ReplayAccumulator;
+        use crate::replay::result::summary::ReplayAccumulator;
         let fold = ReplayAccumulator::new(Stamp::default(), Arc::default(), Window::default().into());
         let good = ReplaySummary {
             requests: 100,

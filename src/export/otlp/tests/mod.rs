@@ -25,10 +25,10 @@ use super::traces::RequestSpans;
 use crate::clock::Clock;
 use crate::config::otlp::Sampler;
 use crate::config::otlp::{self, ExporterConfig, HistogramAggregation, OtlpConfig, Protocol, Temporality};
-use crate::export::catalog::{Convention, Id};
-use crate::export::control::{ControlPlane, RuntimeSettings};
-use crate::export::drops::{DropReason, Drops};
-use crate::export::snapshot::{PointValue, Snapshot};
+use crate::export::control::thread::{ControlPlane, RuntimeSettings};
+use crate::export::registry::catalog::{Convention, Id};
+use crate::export::registry::drops::{DropReason, Drops};
+use crate::export::registry::snapshot::{PointValue, Snapshot};
 use crate::measure::time::{Gap, Stamp};
 
 const BOTH: [Protocol; 2] = [Protocol::HttpProtobuf, Protocol::Grpc];

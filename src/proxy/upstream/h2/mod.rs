@@ -25,7 +25,7 @@ use self::body::{RetryBuffer, SendQueue, UploadBody};
 use self::progress::{UnfinishedUploadGuard, UploadProgress};
 use super::{BodyStep, UpstreamConnector, UpstreamError, UpstreamRequest};
 use crate::clock::Clock;
-use crate::export::thread_gauges::OpenConnection;
+use crate::export::registry::thread_gauges::OpenConnection;
 use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::head::MAX_HEAD;
 use crate::net::http1::{Framing, Head, KnownHeader};

@@ -1,0 +1,338 @@
+//! State of the control runtime: aggregated reports and all data that is read with them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::task::spawn_blocking;
+
+use super::live_view::{InFlight, LiveSnapshot, OpenStreams};
+use super::queue::{DRAIN_INTERVAL, QueuedReport, ReportReceiver};
+use super::run_status;
+use crate::capture::recorder::CaptureRecorder;
+use crate::clock::Clock;
+use crate::config::TailSampling;
+use crate::export::otlp::exporter::SpanQueue;
+use crate::export::otlp::traces::RequestSpans;
+use crate::export::registry::aggregate;
+use crate::export::registry::aggregate::Aggregate;
+use crate::export::registry::catalog::Id;
+use crate::export::registry::drops::Drops;
+use crate::export::registry::gauges::Gauges;
+use crate::export::registry::models::escape_invisible;
+use crate::export::registry::process;
+use crate::export::registry::snapshot::{Snapshot, TimePoint};
+use crate::export::registry::thread_gauges::known_method;
+use crate::export::trace_context::RequestTrace;
+use crate::measure::failure::FailureOrigin;
+use crate::measure::record::{Quality, RequestRecord, TokenCount, UnreadReason};
+use crate::measure::time::Gap;
+
+/// Maximum number of requests in `/api/state`.
+const MAX_RECENT_REQUESTS: usize = 50;
+
+/// Log target of access log lines.
+pub const ACCESS_LOG_TARGET: &str = "streamgauge::access";
+
+/// Settings that can change at run time.
+#[derive(Clone, Debug, Default)]
+pub struct RuntimeSettings {
+    /// Settings of the aggregation.
+    pub aggregate: aggregate::AggregateSettings,
+    /// Rules that keep traces against the sampler's decision.
+    pub tail_keep: TailSampling,
+    /// Enables one log line per request.
+    pub access_log: bool,
+    /// Includes health probes in the log and the recent requests.
+    pub trace_probes: bool,
+    /// Host names that the admin port accepts besides addresses and `localhost`, as lower-case patterns.
+    pub admin_hosts: Arc<[String]>,
+    /// Digest of the active configuration, for comparison between processes in `/api/state`.
+    pub config_digest: String,
+}
+
+/// Metadata of a recent request. It contains no text of prompts or responses.
+#[derive(Clone, Debug)]
+pub(in crate::export) struct RecentRequest {
+    /// End in nanoseconds since 1970.
+    pub(in crate::export) unix: u64,
+    /// Exported model name at that time.
+    pub(in crate::export) model: Option<Arc<str>>,
+    pub(in crate::export) route: &'static str,
+    pub(in crate::export) status: Option<u16>,
+    /// `true` if the proxy produced the response itself.
+    pub(in crate::export) local_reply: bool,
+    /// Party at fault for a failure.
+    pub(in crate::export) fault: Option<&'static str>,
+    pub(in crate::export) outcome: &'static str,
+    pub(in crate::export) ttft: Option<Gap>,
+    pub(in crate::export) duration: Gap,
+    pub(in crate::export) output_tokens: Option<TokenCount>,
+    /// Reliability of the measured values.
+    pub(in crate::export) quality: Quality,
+}
+
+impl RecentRequest {
+    /// Writes the access log line.
+    fn log(&self, record: &RequestRecord, trace: Option<&RequestTrace>) {
+        let millis = |gap: Option<Gap>| gap.map(Gap::as_millis);
+        tracing::info!(
+            target: ACCESS_LOG_TARGET,
+            trace_id = trace.map(|trace| tracing::field::display(trace.trace_id)),
+            response_id = record.response_id.as_deref().map(escape_invisible).as_deref(),
+            method = known_method(&record.shape.method),
+            route = self.route,
+            model = self.model.as_deref(),
+            status = self.status,
+            // Absent if the server answered.
+            answered_by = self.local_reply.then_some("proxy"),
+            outcome = self.outcome,
+            fault = self.fault,
+            ttft_ms = millis(self.ttft),
+            tpot_ms = millis(record.tpot()),
+            duration_ms = self.duration.as_millis(),
+            output_tokens = self.output_tokens.map(|count| count.tokens),
+            tokens_from = self.output_tokens.map(|count| count.source.name()),
+            // Absent if there was no problem.
+            malformed_events = Some(self.quality.malformed_events).filter(|events| *events > 0),
+            unread = self.quality.unread.map(UnreadReason::name),
+            request_unread = self.quality.request_unread.map(UnreadReason::name),
+            write_blocked_ms = millis(Some(self.quality.write_blocked).filter(|blocked| *blocked > Gap::ZERO)),
+            request_bytes = record.request_bytes,
+            response_bytes = record.response_bytes,
+            "request"
+        );
+    }
+}
+
+/// Shared state of the control runtime.
+#[derive(Debug)]
+pub(in crate::export) struct ControlState {
+    pub(in crate::export) clock: Clock,
+    pub(in crate::export) gauges: Arc<Gauges>,
+    pub(in crate::export) drops: Arc<Drops>,
+    pub(in crate::export) started: TimePoint,
+    inbox: ReportReceiver,
+    /// Queue of spans, if traces are exported.
+    spans: Option<Arc<SpanQueue>>,
+    /// Forwarding threads never lock this, and no holder waits.
+    state: Mutex<ControlStateInner>,
+}
+
+#[derive(Debug)]
+struct ControlStateInner {
+    aggregate: Aggregate,
+    tail_keep: TailSampling,
+    access_log: bool,
+    trace_probes: bool,
+    admin_hosts: Arc<[String]>,
+    config_digest: String,
+    recent: VecDeque<RecentRequest>,
+    /// Exported names of models that have had an open stream.
+    models_with_streams: BTreeSet<Box<str>>,
+}
+
+impl ControlStateInner {
+    fn remember(&mut self, record: &RequestRecord, trace: Option<&RequestTrace>, moment: TimePoint) {
+        if record.shape.probe.is_some() && !self.trace_probes {
+            return;
+        }
+        if self.recent.len() == MAX_RECENT_REQUESTS {
+            self.recent.pop_front();
+        }
+        let recent = RecentRequest {
+            unix: moment.unix_of(record.times.ended),
+            model: record.shape.model.as_deref().map(|model| self.aggregate.display_name(model)),
+            route: record.shape.route(),
+            status: record.status,
+            local_reply: record.local_reply.is_some(),
+            fault: record.failure_origin().map(FailureOrigin::name),
+            outcome: record.outcome.name(),
+            ttft: record.ttft(),
+            duration: record.duration(),
+            output_tokens: record.output_tokens,
+            quality: record.quality,
+        };
+        if self.access_log {
+            recent.log(record, trace);
+        }
+        self.recent.push_back(recent);
+    }
+}
+
+impl ControlState {
+    /// Creates an empty state.
+    pub(in crate::export) fn new(
+        rules: RuntimeSettings,
+        inbox: ReportReceiver,
+        spans: Option<Arc<SpanQueue>>,
+        drops: Arc<Drops>,
+        clock: Clock,
+    ) -> Self {
+        let RuntimeSettings { aggregate, tail_keep, access_log, trace_probes, admin_hosts, config_digest } = rules;
+        let (aggregate, recent) = (Aggregate::new(aggregate), VecDeque::with_capacity(MAX_RECENT_REQUESTS));
+        let streamed = BTreeSet::new();
+        let state = ControlStateInner {
+            aggregate,
+            tail_keep,
+            access_log,
+            trace_probes,
+            admin_hosts,
+            config_digest,
+            recent,
+            models_with_streams: streamed,
+        };
+        let started = TimePoint::now(&clock);
+        Self { clock, gauges: Arc::default(), drops, started, inbox, spans, state: Mutex::new(state) }
+    }
+
+    /// Applies new settings. Earlier reports are counted under the old ones.
+    pub(in crate::export) fn apply(&self, rules: RuntimeSettings) {
+        self.drain();
+        let mut state = self.lock();
+        state.aggregate.apply(rules.aggregate);
+        (state.tail_keep, state.access_log) = (rules.tail_keep, rules.access_log);
+        state.trace_probes = rules.trace_probes;
+        (state.admin_hosts, state.config_digest) = (rules.admin_hosts, rules.config_digest);
+    }
+
+    /// Returns the host names that the admin port accepts.
+    pub(in crate::export) fn admin_hosts(&self) -> Arc<[String]> {
+        Arc::clone(&self.lock().admin_hosts)
+    }
+
+    /// Returns the digest of the active configuration.
+    pub(in crate::export) fn config_digest(&self) -> String {
+        self.lock().config_digest.clone()
+    }
+
+    /// Returns the text of each active SLO by name.
+    pub(in crate::export) fn slos(&self) -> BTreeMap<String, String> {
+        let state = self.lock();
+        state.aggregate.settings().slos.iter().map(|slo| (slo.name().to_owned(), slo.to_string())).collect()
+    }
+
+    /// Aggregates the queued reports.
+    pub(in crate::export) fn drain(&self) {
+        let moment = TimePoint::now(&self.clock);
+        let mut state = self.lock();
+        for report in self.inbox.drain() {
+            match report {
+                QueuedReport::Progress(progress) => state.aggregate.record_progress(&progress, moment),
+                QueuedReport::Replayed(replayed) => {
+                    let (record, lag) = &*replayed;
+                    state.aggregate.record_replayed(record, *lag, moment);
+                    state.remember(record, None, moment);
+                }
+                QueuedReport::Finished(finished) => {
+                    self.finished(&mut state, &finished.record, finished.trace.as_ref(), moment);
+                    self.inbox.forward(finished);
+                }
+            }
+        }
+    }
+
+    fn finished(
+        &self,
+        state: &mut ControlStateInner,
+        record: &RequestRecord,
+        trace: Option<&RequestTrace>,
+        moment: TimePoint,
+    ) {
+        let kept = trace.filter(|trace| self.spans.is_some() && trace.is_kept(record, &state.tail_keep));
+        state.aggregate.record_finished(record, kept, moment);
+        if let (Some(trace), Some(queue)) = (kept, &self.spans) {
+            queue.push(|| RequestSpans::new(record, trace, state.aggregate.settings(), moment));
+        }
+        state.remember(record, trace, moment);
+    }
+
+    /// Returns a full snapshot that includes all queued reports.
+    pub(in crate::export) fn snapshot(&self) -> Snapshot {
+        self.drain();
+        let mut open = self.in_flight().streams_by_model;
+        let mut state = self.lock();
+        if self.gauges.run_info().is_none() {
+            state.aggregate.declare_overflow_series(self.started);
+        }
+        let mut snapshot = state.aggregate.snapshot(TimePoint::now(&self.clock));
+        let scheme = state.aggregate.settings().scheme;
+        // A model whose streams have ended exports zero instead of its last value.
+        state.models_with_streams.extend(open.keys().cloned());
+        let models = state
+            .models_with_streams
+            .iter()
+            .map(|model| (model.clone(), open.remove(model).unwrap_or_default()))
+            .collect();
+        drop(state);
+        self.gauges.observe(&mut snapshot, scheme, self.started.unix, &models);
+        self.drops.observe(&mut snapshot, self.started.unix);
+        process::observe(&mut snapshot, env!("CARGO_PKG_VERSION"), self.started.unix);
+        snapshot
+    }
+
+    /// Returns the recent requests, latest first.
+    pub(in crate::export) fn recent(&self) -> Vec<RecentRequest> {
+        self.drain();
+        self.lock().recent.iter().rev().cloned().collect()
+    }
+
+    /// Returns the open requests by exported model name.
+    pub(in crate::export) fn in_flight(&self) -> InFlight {
+        let open = self.gauges.open_by_model();
+        let (waiting, streaming) = self.gauges.streams();
+        let (mut by_model, mut streams_by_model) = (BTreeMap::new(), BTreeMap::<_, OpenStreams>::new());
+        let state = self.lock();
+        for (model, open) in open {
+            let name = Box::<str>::from(&*state.aggregate.display_name(&model));
+            let streams = streams_by_model.entry(name.clone()).or_default();
+            *by_model.entry(name).or_default() += open.requests;
+            streams.waiting += open.waiting;
+            streams.streaming += open.streaming;
+        }
+        InFlight { requests: self.gauges.active_requests(), waiting, streaming, by_model, streams_by_model }
+    }
+
+    /// Returns the data of a run for the live page, if there is a run.
+    pub(in crate::export) fn run_view(&self) -> Option<run_status::RunView<'_>> {
+        let running = self.gauges.run_info()?;
+        self.drain();
+        let counted = [Id::ReplayLag, Id::ReplayRequests];
+        Some(running.view(&self.lock().aggregate.snapshot_of(&counted, TimePoint::now(&self.clock))))
+    }
+
+    /// Returns a snapshot for live views.
+    pub(in crate::export) fn live_snapshot(&self) -> LiveSnapshot {
+        self.drain();
+        let counted = self.lock().aggregate.snapshot_of(&LiveSnapshot::INSTRUMENTS, TimePoint::now(&self.clock));
+        LiveSnapshot::from_snapshot(&counted, self.in_flight(), self.clock.now())
+    }
+
+    /// Forwards counted requests to this capture from now on.
+    pub(in crate::export) fn set_capture(&self, capture: Arc<CaptureRecorder>) {
+        self.gauges.set_capture(Arc::clone(capture.stats()));
+        self.inbox.set_capture(capture);
+    }
+
+    /// Returns the interval at which the queue must be drained.
+    pub(in crate::export) fn drain_interval(&self) -> Gap {
+        self.inbox.capture().map_or(DRAIN_INTERVAL, |capture| DRAIN_INTERVAL.min(capture.handover_interval()))
+    }
+
+    /// Writes the capture's remaining data and ends it.
+    pub(in crate::export) async fn end_capture(&self) {
+        if let Some(capture) = self.inbox.capture().map(Arc::clone) {
+            // This call blocks on disk I/O.
+            let _ended = spawn_blocking(move || capture.shutdown()).await.is_ok();
+        }
+    }
+
+    /// Waits until the queue needs to be drained immediately.
+    pub(in crate::export) async fn queue_half_full(&self) {
+        self.inbox.half_full().await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ControlStateInner> {
+        // A panic while counting one record leaves consistent counters.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,162 @@
+//! The control plane: one task that aggregates reports, exports them and serves the admin port.
+//!
+//! It has its own thread beside the forwarding threads, which use only its [`Reporter`], its [`Gauges`] and its
+//! [`Sampler`]. A slow collector or scraper therefore costs time only here.
+
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::live_view::LiveSnapshot;
+use super::queue::{ReportReceiver, Reporter};
+use super::state::ControlState;
+pub use super::state::{ACCESS_LOG_TARGET, RuntimeSettings};
+use crate::capture::recorder::CaptureRecorder;
+use crate::clock::Clock;
+use crate::config::otlp::{ExporterConfig, OtlpConfig, Sampler};
+use crate::export::admin::AdminServer;
+use crate::export::identity::with_instance_attributes;
+use crate::export::otlp::exporter::{MetricsExporter, SpanExporter, StopSignal};
+use crate::export::otlp::probe_collector;
+use crate::export::registry::drops::Drops;
+use crate::export::registry::gauges::Gauges;
+use crate::measure::time::Gap;
+
+/// The control plane before it runs.
+pub struct ControlPlane {
+    telemetry: Arc<ControlState>,
+    reporter: Reporter,
+    sampler: Option<Sampler>,
+    metrics: Option<MetricsExporter>,
+    spans: Option<SpanExporter>,
+    upstream: Option<String>,
+    admin_released: watch::Sender<bool>,
+    /// One exporter configuration per collector.
+    collectors: Vec<ExporterConfig>,
+}
+
+/// Handle that changes a running control plane's settings and reads its data.
+#[derive(Clone)]
+pub struct ControlHandle(Arc<ControlState>);
+
+impl ControlHandle {
+    /// Applies new settings. Earlier reports are counted under the old ones.
+    pub fn apply(&self, rules: RuntimeSettings) {
+        self.0.apply(rules);
+    }
+
+    /// Returns a snapshot that includes all reports so far.
+    pub fn live_snapshot(&self) -> LiveSnapshot {
+        self.0.live_snapshot()
+    }
+}
+
+impl ControlPlane {
+    /// Creates a control plane without opening connections. `upstream` is the forwarding target's URL, for
+    /// `/api/state`.
+    pub fn new(rules: RuntimeSettings, otlp: &OtlpConfig, upstream: Option<String>, clock: Clock) -> Self {
+        let drops = Arc::<Drops>::default();
+        let (convention, resource) = (rules.aggregate.convention, with_instance_attributes(&otlp.resource));
+        let (mut metrics, mut spans, mut queue, mut sampler) = (None, None, None, None);
+        if let Some(of_metrics) = &otlp.metrics {
+            metrics = Some(MetricsExporter::new(of_metrics, &resource, convention, &clock, &drops));
+        }
+        if let Some(of_traces) = &otlp.traces {
+            let (exporter, waiting) = SpanExporter::new(of_traces, &resource, convention, &clock, &drops);
+            (spans, queue, sampler) = (Some(exporter), Some(waiting), Some(of_traces.sampler));
+        }
+        let collectors = otlp.exporters().into_iter().cloned().collect();
+        let (reporter, inbox) = ReportReceiver::new(Arc::clone(&drops));
+        let telemetry = ControlState::new(rules, inbox, queue, drops, clock);
+        Self {
+            telemetry: Arc::new(telemetry),
+            reporter,
+            sampler,
+            metrics,
+            spans,
+            upstream,
+            admin_released: watch::Sender::new(false),
+            collectors,
+        }
+    }
+
+    /// Returns a sender that releases the admin port to another process: after `true`, the server accepts no connection
+    /// and closes the open ones.
+    pub fn admin_released(&self) -> watch::Sender<bool> {
+        self.admin_released.clone()
+    }
+
+    /// Returns a handle for the running control plane.
+    pub fn handle(&self) -> ControlHandle {
+        ControlHandle(Arc::clone(&self.telemetry))
+    }
+
+    /// Returns the reporter for the proxy.
+    pub fn reporter(&self) -> Reporter {
+        self.reporter.clone()
+    }
+
+    /// Forwards counted requests to this capture, which ends with the control plane.
+    pub fn set_capture(&self, capture: Arc<CaptureRecorder>) {
+        self.telemetry.set_capture(capture);
+    }
+
+    /// Returns the gauges that the proxy updates.
+    pub fn gauges(&self) -> Arc<Gauges> {
+        Arc::clone(&self.telemetry.gauges)
+    }
+
+    /// Returns the counters of lost telemetry.
+    pub fn drops(&self) -> Arc<Drops> {
+        Arc::clone(&self.telemetry.drops)
+    }
+
+    /// Returns the trace sampler. Without trace export there is none, and trace headers should pass unchanged.
+    pub fn sampler(&self) -> Option<Sampler> {
+        self.sampler
+    }
+
+    /// Runs until `stop`, then at most `flush` longer for the last exports. Use a single-threaded runtime.
+    pub async fn run(self, admin: Option<TcpListener>, stop: impl Future<Output = ()>, flush: Gap) {
+        let Self { telemetry, metrics, spans, upstream, admin_released: admin_left, collectors, .. } = self;
+        let (order, ordered) = StopSignal::new();
+        let mut forever = JoinSet::new();
+        let mut exporters = JoinSet::new();
+        forever.spawn(drain(Arc::clone(&telemetry)));
+        for collector in collectors {
+            forever.spawn(probe_collector(collector, telemetry.clock.clone()));
+        }
+        if let Some(listener) = admin {
+            forever.spawn(AdminServer::new(Arc::clone(&telemetry), upstream).serve(listener, admin_left.subscribe()));
+        }
+        if let Some(exporter) = metrics {
+            let source = Arc::clone(&telemetry);
+            let stop = ordered.clone();
+            exporters.spawn(async move { exporter.run(|| source.snapshot(), stop).await });
+        }
+        if let Some(exporter) = spans {
+            let source = Arc::clone(&telemetry);
+            exporters.spawn(async move { exporter.run(|| source.drain(), ordered).await });
+        }
+        stop.await;
+        // The last reports are counted, logged and captured even without exporters.
+        telemetry.drain();
+        telemetry.end_capture().await;
+        let deadline = telemetry.clock.now().after(flush);
+        order.send_replace(Some(deadline));
+        // Exporters observe the deadline themselves; a late one is abandoned.
+        let _done = telemetry.clock.timeout(flush, exporters.join_all()).await.is_some();
+    }
+}
+
+async fn drain(telemetry: Arc<ControlState>) {
+    loop {
+        tokio::select! {
+            () = telemetry.clock.sleep(telemetry.drain_interval()) => {}
+            () = telemetry.queue_half_full() => {}
+        }
+        telemetry.drain();
+    }
+}

@@ -1,0 +1,53 @@
+//! Settings of the aggregation that an operator can change.
+
+use std::sync::Arc;
+
+use crate::export::registry::catalog::Convention;
+use crate::measure::dialect::Dialect;
+use crate::measure::slo::Slos;
+
+/// Default limit on models with their own series. A server has a handful; each costs about 30 KiB here and 400 series
+/// in the backend.
+pub const DEFAULT_MAX_MODELS: usize = 100;
+
+/// Settings of the aggregation.
+#[derive(Clone, Debug)]
+pub struct AggregateSettings {
+    /// SLOs whose limits become histogram bounds.
+    pub slos: Arc<Slos>,
+    /// Maximum number of models with their own series.
+    pub max_models: usize,
+    /// `gen_ai.provider.name`; the default is the owner of the dialect's API.
+    pub provider: Option<String>,
+    /// `url.scheme` of the listener.
+    pub scheme: &'static str,
+    /// Version of the `gen_ai.*` names.
+    pub convention: Convention,
+}
+
+impl Default for AggregateSettings {
+    fn default() -> Self {
+        Self {
+            slos: Arc::default(),
+            max_models: DEFAULT_MAX_MODELS,
+            provider: None,
+            scheme: "http",
+            convention: Convention::default(),
+        }
+    }
+}
+
+impl AggregateSettings {
+    /// Returns `gen_ai.provider.name` for a dialect, using the conventions' value where one exists.
+    pub(in crate::export) fn provider_of(&self, dialect: &'static Dialect) -> &str {
+        let whose = || {
+            let whose = dialect.name.bytes().position(|byte| byte == b'.').unwrap_or(dialect.name.len());
+            match &dialect.name[..whose] {
+                "bedrock" => "aws.bedrock",
+                "gemini" => "gcp.gemini",
+                whose => whose,
+            }
+        };
+        self.provider.as_deref().unwrap_or_else(whose)
+    }
+}

@@ -1,0 +1,59 @@
+//! Starts the configured capture.
+
+use crate::capture::recorder::{CaptureError, CaptureRecorder, CaptureSettings, SessionField};
+use crate::capture::segments::Retention;
+use crate::clock::Clock;
+use crate::config::{self, SessionKey};
+
+use super::token_counter::{TokenizerError, load_capture_tokenizer};
+
+/// Reason why the capture cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum CaptureStartError {
+    /// The folder or its key is unusable.
+    #[error(transparent)]
+    Folder(#[from] CaptureError),
+    /// The tokenizer is unusable.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+}
+
+/// Starts the capture if one is configured. A `successor` writes beside the process that it replaces.
+///
+/// # Errors
+/// Returns an error if the folder, its key or the tokenizer is unusable.
+pub fn start(
+    config: &config::CaptureConfig,
+    clock: Clock,
+    successor: bool,
+) -> Result<Option<CaptureRecorder>, CaptureStartError> {
+    let Some(folder) = config.folder.clone() else { return Ok(None) };
+    let tokens = config.tokenizer.as_deref().map(load_capture_tokenizer).transpose()?;
+    let session = match &config.session {
+        SessionKey::Inferred => None,
+        SessionKey::Header(name) => Some(SessionField::Header(name.clone())),
+        SessionKey::Body(path) => Some(SessionField::Body(path.clone())),
+    };
+    let settings = CaptureSettings {
+        folder,
+        flush: config.flush,
+        round: config.round,
+        key: config.key.clone(),
+        rotate: config.rotate,
+        block: config.block,
+        names: config.names,
+        session,
+        retention: Retention { bytes: config.keep_bytes as u64, age: config.keep_age },
+    };
+    let start = if successor { CaptureRecorder::take_over } else { CaptureRecorder::start };
+    Ok(Some(start(settings, tokens, clock)?))
+}
+
+/// Checks that the configured capture could be written, except for its tokenizer. Leaves no files behind.
+///
+/// # Errors
+/// Returns an error if the folder or its key is unusable.
+pub fn check(config: &config::CaptureConfig) -> Result<(), CaptureStartError> {
+    let Some(folder) = &config.folder else { return Ok(()) };
+    Ok(CaptureRecorder::check(folder, config.key.as_deref())?)
+}

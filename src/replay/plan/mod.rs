@@ -1,0 +1,7 @@
+//! What will be sent, and when: decided before the first request, from the trace and the flags alone.
+
+pub mod max_load_search;
+pub mod measurement_window;
+pub mod schedule;
+pub mod synth;
+pub mod trace_source;

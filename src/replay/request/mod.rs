@@ -1,0 +1,8 @@
+//! From a row to the bytes of a request: prompt, parameters, media, earlier turns.
+
+pub(super) mod body;
+pub(super) mod conversation;
+pub mod encoder;
+pub mod media;
+pub mod template;
+pub mod tokenize;

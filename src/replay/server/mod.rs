@@ -1,0 +1,5 @@
+//! What the servers report about themselves, before the run and during it.
+
+pub(super) mod http_fetch;
+pub mod info;
+pub mod scrape;

@@ -1,0 +1,225 @@
+//! Maps each server's metric names to common figures. Pure.
+//!
+//! The names come from the servers' sources: vLLM's `v1/metrics/loggers.py` (and the older names of its V0 engine),
+//! SGLang's `observability/metrics_collector.py`, TGI's `backend.rs` and `queue.rs`, llama.cpp's `server-task.cpp`,
+//! NVIDIA's `dcgm-exporter`, and `nvidia_gpu_exporter`, which reads `nvidia-smi`.
+
+use std::collections::BTreeMap;
+
+use super::exposition::samples;
+use crate::trace_file::server_metrics::{SeriesAggregation, ServerMetric};
+
+/// One source of a figure.
+struct MetricMapping {
+    figure: ServerMetric,
+    /// Metrics whose values are summed; the first one must exist.
+    names: &'static [&'static str],
+    /// Factor for the value.
+    scale: f64,
+}
+
+const fn metric(figure: ServerMetric, names: &'static [&'static str]) -> MetricMapping {
+    scaled_metric(figure, names, 1.0)
+}
+
+const fn scaled_metric(figure: ServerMetric, names: &'static [&'static str], scale: f64) -> MetricMapping {
+    MetricMapping { figure, names, scale }
+}
+
+use ServerMetric::{
+    GenerationTokens, GpuMemory, GpuPower, GpuUtilization, KvUsage, Preemptions, PrefixHits, PrefixQueries,
+    PromptTokens, Running, Waiting,
+};
+
+/// The first source present on a page determines the figure: a server that renames a metric exports both names for a
+/// while.
+const METRIC_MAPPINGS: &[MetricMapping] = &[
+    metric(Waiting, &["vllm:num_requests_waiting"]),
+    metric(Running, &["vllm:num_requests_running"]),
+    metric(KvUsage, &["vllm:kv_cache_usage_perc"]),
+    metric(KvUsage, &["vllm:gpu_cache_usage_perc"]),
+    metric(PrefixHits, &["vllm:prefix_cache_hits_total"]),
+    metric(PrefixHits, &["vllm:gpu_prefix_cache_hits_total"]),
+    metric(PrefixQueries, &["vllm:prefix_cache_queries_total"]),
+    metric(PrefixQueries, &["vllm:gpu_prefix_cache_queries_total"]),
+    metric(Preemptions, &["vllm:num_preemptions_total"]),
+    metric(PromptTokens, &["vllm:prompt_tokens_total"]),
+    metric(GenerationTokens, &["vllm:generation_tokens_total"]),
+    metric(Waiting, &["sglang:num_queue_reqs"]),
+    metric(Running, &["sglang:num_running_reqs"]),
+    metric(KvUsage, &["sglang:token_usage"]),
+    metric(PrefixHits, &["sglang:cached_tokens_total"]),
+    metric(PrefixQueries, &["sglang:prompt_tokens_total"]),
+    metric(Preemptions, &["sglang:num_retracted_requests_total"]),
+    metric(PromptTokens, &["sglang:prompt_tokens_total"]),
+    metric(GenerationTokens, &["sglang:generation_tokens_total"]),
+    metric(Waiting, &["tgi_queue_size"]),
+    metric(Running, &["tgi_batch_current_size"]),
+    metric(PromptTokens, &["tgi_request_input_length_sum"]),
+    metric(GenerationTokens, &["tgi_request_generated_tokens_sum"]),
+    metric(Waiting, &["llamacpp:requests_deferred"]),
+    metric(Running, &["llamacpp:requests_processing"]),
+    metric(KvUsage, &["llamacpp:kv_cache_usage_ratio"]),
+    metric(PrefixHits, &["llamacpp:prompt_tokens_cached_total"]),
+    // Its prompt counter excludes cached tokens.
+    metric(PrefixQueries, &["llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"]),
+    metric(PromptTokens, &["llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"]),
+    metric(GenerationTokens, &["llamacpp:tokens_predicted_total"]),
+    scaled_metric(GpuUtilization, &["DCGM_FI_DEV_GPU_UTIL"], 0.01),
+    scaled_metric(GpuMemory, &["DCGM_FI_DEV_FB_USED"], 1_048_576.0),
+    metric(GpuPower, &["DCGM_FI_DEV_POWER_USAGE"]),
+    metric(GpuUtilization, &["nvidia_smi_utilization_gpu_ratio"]),
+    metric(GpuMemory, &["nvidia_smi_memory_used_bytes"]),
+    metric(GpuPower, &["nvidia_smi_power_draw_watts"]),
+];
+
+/// SGLang exports its queues in total and per priority under one name; series without this label are the totals.
+const PRIORITY_LABEL: &str = "priority";
+
+/// Reads the figures of a page; empty if the page is no known server's.
+pub fn figures(page: &str) -> BTreeMap<ServerMetric, f64> {
+    let mut found = [const { None::<SeriesAggregate> }; METRIC_MAPPINGS.len()];
+    let mut more = [0.0; METRIC_MAPPINGS.len()];
+    for sample in samples(page).filter(|sample| sample.value.is_finite() && sample.value >= 0.0) {
+        for (at, place) in METRIC_MAPPINGS.iter().enumerate() {
+            let Some(which) = place.names.iter().position(|name| *name == sample.name) else { continue };
+            if sample.label(PRIORITY_LABEL).is_some_and(|priority| !priority.is_empty()) {
+                continue;
+            }
+            match which {
+                0 => found[at].get_or_insert_default().add(sample.value * place.scale),
+                _ => more[at] += sample.value * place.scale,
+            }
+        }
+    }
+    let mut figures = BTreeMap::new();
+    for ((place, found), more) in METRIC_MAPPINGS.iter().zip(found).zip(more) {
+        let Some(found) = found else { continue };
+        let value = found.aggregate(place.figure.aggregation()) + more;
+        // A sum that overflows is not a real figure.
+        if value.is_finite() {
+            figures.entry(place.figure).or_insert(value);
+        }
+    }
+    figures
+}
+
+/// The aggregated series of one name.
+#[derive(Clone, Copy, Debug, Default)]
+struct SeriesAggregate {
+    sum: f64,
+    max: Option<f64>,
+    count: f64,
+}
+
+impl SeriesAggregate {
+    fn add(&mut self, value: f64) {
+        self.sum += value;
+        self.max = Some(self.max.map_or(value, |max| max.max(value)));
+        self.count += 1.0;
+    }
+
+    fn aggregate(self, how: SeriesAggregation) -> f64 {
+        match how {
+            SeriesAggregation::Sum => self.sum,
+            SeriesAggregation::Max => self.max.unwrap_or(self.sum),
+            SeriesAggregation::Mean => self.sum / self.count.max(1.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(name: &str) -> BTreeMap<ServerMetric, f64> {
+        let path = format!("{}/tests/data/server_metrics/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+        figures(&std::fs::read_to_string(path).unwrap())
+    }
+
+    #[test]
+    fn the_pages_of_real_servers_come_to_one_vocabulary() {
+        let vllm = [
+            (Waiting, 0.0),
+            (Running, 0.0),
+            (KvUsage, 0.0),
+            (PrefixHits, 0.0),
+            (PrefixQueries, 42.0),
+            (Preemptions, 0.0),
+            (PromptTokens, 42.0),
+            (GenerationTokens, 240.0),
+        ];
+        assert_eq!(of("vllm"), vllm.into());
+        let llama = [
+            (Waiting, 0.0),
+            (Running, 0.0),
+            (PrefixHits, 0.0),
+            (PrefixQueries, 21.0),
+            (PromptTokens, 21.0),
+            (GenerationTokens, 120.0),
+        ];
+        assert_eq!(of("llama-server"), llama.into());
+    }
+
+    #[test]
+    fn engines_are_added_up_and_the_fullest_cache_counts() {
+        let page = "vllm:num_requests_running{engine=\"0\"} 3\nvllm:num_requests_running{engine=\"1\"} 4\n\
+                    vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\nvllm:kv_cache_usage_perc{engine=\"1\"} 0.75\n\
+                    vllm:gpu_cache_usage_perc{engine=\"0\"} 0.9\nvllm:num_requests_waiting NaN\nvllm:num_requests_running -1\n";
+        assert_eq!(figures(page), [(Running, 7.0), (KvUsage, 0.75)].into());
+    }
+
+    #[test]
+    fn sglang_counts_a_request_once_whatever_its_priority() {
+        let page = "sglang:num_queue_reqs{model_name=\"m\",priority=\"\"} 5\n\
+                    sglang:num_queue_reqs{model_name=\"m\",priority=\"1\"} 2\n\
+                    sglang:num_queue_reqs{model_name=\"m\",priority=\"2\"} 3\n\
+                    sglang:cached_tokens_total{cache_source=\"device\"} 30\n\
+                    sglang:cached_tokens_total{cache_source=\"host\"} 20\nsglang:prompt_tokens_total 200\n\
+                    sglang:num_retracted_requests_total 1\nsglang:token_usage 0.5\n";
+        let expected = [
+            (Waiting, 5.0),
+            (KvUsage, 0.5),
+            (PrefixHits, 50.0),
+            (PrefixQueries, 200.0),
+            (Preemptions, 1.0),
+            (PromptTokens, 200.0),
+        ];
+        assert_eq!(figures(page), expected.into());
+    }
+
+    #[test]
+    fn tgi_and_llama_cpp_count_tokens_in_their_own_ways() {
+        let tgi = "tgi_queue_size 7\ntgi_batch_current_size 4\ntgi_request_input_length_sum 900\n\
+                   tgi_request_input_length_count 3\ntgi_request_generated_tokens_sum 8123\n";
+        let expected = [(Waiting, 7.0), (Running, 4.0), (PromptTokens, 900.0), (GenerationTokens, 8_123.0)];
+        assert_eq!(figures(tgi), expected.into());
+        let llama = "llamacpp:prompt_tokens_total 60\nllamacpp:prompt_tokens_cached_total 40\n\
+                     llamacpp:kv_cache_usage_ratio 0.625\nllamacpp:requests_deferred 2\n";
+        let expected =
+            [(Waiting, 2.0), (KvUsage, 0.625), (PrefixHits, 40.0), (PrefixQueries, 100.0), (PromptTokens, 100.0)];
+        assert_eq!(figures(llama), expected.into());
+    }
+
+    #[test]
+    fn gpus_have_one_unit_each_whoever_tells_of_them() {
+        let dcgm = "DCGM_FI_DEV_GPU_UTIL{gpu=\"0\"} 80\nDCGM_FI_DEV_GPU_UTIL{gpu=\"1\"} 40\n\
+                    DCGM_FI_DEV_FB_USED{gpu=\"0\"} 1024\nDCGM_FI_DEV_FB_USED{gpu=\"1\"} 512\n\
+                    DCGM_FI_DEV_POWER_USAGE{gpu=\"0\"} 300.5\n";
+        let gpus = [(GpuUtilization, 0.6), (GpuMemory, 1_536.0 * 1_048_576.0), (GpuPower, 300.5)];
+        let rounded = |figures: BTreeMap<ServerMetric, f64>| -> BTreeMap<ServerMetric, f64> {
+            figures.into_iter().map(|(figure, value)| (figure, (value * 1e6).round() / 1e6)).collect()
+        };
+        assert_eq!(rounded(figures(dcgm)), gpus.into());
+        let smi = "nvidia_smi_utilization_gpu_ratio{uuid=\"a\"} 0.6\nnvidia_smi_memory_used_bytes 1610612736\n\
+                   nvidia_smi_power_draw_watts 300.5\n";
+        assert_eq!(rounded(figures(smi)), gpus.into());
+    }
+
+    #[test]
+    fn a_page_of_somebody_else_has_nothing() {
+        assert!(figures("up 1\nprocess_open_fds 12\n").is_empty());
+        assert!(figures("tgi_queue_size 1e308\ntgi_queue_size 1e308\n").is_empty());
+        assert!(figures("<!doctype html><title>Not found</title>").is_empty());
+    }
+}
