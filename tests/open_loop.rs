@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use streamgauge::measure::record::Outcome;
 use streamgauge::replay::sender::run::LoopMode;
+use streamgauge::report::metric::ReportMetric;
 use support::replay::{Settings, replay, row};
 use support::upstream::Upstream;
 
@@ -47,7 +48,7 @@ fn a_stalled_server_does_not_slow_arrivals_and_the_wait_lands_in_the_latency() {
     });
     let rows = (0..REQUESTS as u64).map(|number| row(number * 10, 1)).collect();
     let (ended, rows) = replay(rows, upstream.addr, completions());
-    assert_eq!(ended.summary.outcomes.get("success"), Some(&(REQUESTS as u64)), "{:?}", ended.summary.errors);
+    assert_eq!(ended.count(Outcome::Success), REQUESTS as u64, "{:?}", ended.totals.counts.errors);
     let planned: Vec<u64> = rows.iter().map(|row| millis(row.planned.unwrap())).collect();
     assert_eq!(planned, (0..REQUESTS as u64).map(|number| number * 10).collect::<Vec<_>>());
     let felt: Vec<u64> =
@@ -77,8 +78,8 @@ fn a_server_that_hangs_up_in_the_last_moment_before_a_request_costs_it_nothing()
         });
         let rows = (0..12).map(|number| row(number * EVERY, 1)).collect();
         let (ended, _) = replay(rows, upstream.addr, completions());
-        let succeeded = ended.summary.outcomes.get("success").copied().unwrap_or_default();
-        told.push((succeeded, upstream.connections(), ended.summary.errors));
+        let succeeded = ended.count(Outcome::Success);
+        told.push((succeeded, upstream.connections(), ended.totals.counts.errors));
         // A server that is preempted between its look and its hanging up loses what comes in between, whoever asks.
         succeeded >= 11 && upstream.connections() >= 6
     };
@@ -111,14 +112,16 @@ fn what_a_limit_holds_back_stays_planned_and_is_counted_and_its_wait_is_in_the_l
     let (upstream, most) = slow();
     let rows = (0..10).map(|number| row(number, 1)).collect();
     let (ended, rows) = replay(rows, upstream.addr, Settings { slots: Some(1), ..completions() });
-    assert_eq!((ended.summary.held_back, most.load(Ordering::SeqCst)), (9, 1));
+    assert_eq!((ended.totals.counts.held_back, most.load(Ordering::SeqCst)), (9, 1));
     for (number, row) in rows.iter().enumerate() {
         assert_eq!(millis(row.planned.unwrap()), number as u64);
         let felt = row.at + row.timing.ended.unwrap() - row.planned.unwrap();
         assert!(millis(felt) >= WORK * (number as u64 + 1) - number as u64, "request {number} felt {felt} ns");
     }
-    let (planned, sent) = (ended.summary.e2e_from_planned.unwrap(), ended.summary.e2e_from_sent.unwrap());
-    assert!(millis(planned.max) >= 10 * WORK - 10 && sent.mean * 2.0 < planned.max as f64, "{planned:?} {sent:?}");
+    let mut samples = ended.totals.requests.total.samples;
+    let planned = samples[ReportMetric::E2eFromPlanned as usize].sorted().unwrap().max();
+    let sent = samples[ReportMetric::E2e as usize].sorted().unwrap().mean();
+    assert!(millis(planned) >= 10 * WORK - 10 && sent * 2.0 < planned as f64, "{planned} {sent}");
 }
 
 #[test]
@@ -127,6 +130,6 @@ fn a_closed_load_keeps_its_slots_full_and_no_fuller() {
     let rows = (0..12).map(|number| row(number * 1_000_000, 1)).collect();
     let settings = Settings { arrivals: LoopMode::Closed, slots: Some(3), ..completions() };
     let (ended, rows) = replay(rows, upstream.addr, settings);
-    assert_eq!((rows.len(), most.load(Ordering::SeqCst), ended.summary.held_back), (12, 3, 0));
+    assert_eq!((rows.len(), most.load(Ordering::SeqCst), ended.totals.counts.held_back), (12, 3, 0));
     assert!(rows.iter().all(|row| row.outcome == Some(Outcome::Success)));
 }

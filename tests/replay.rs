@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use rustls::{ServerConnection, StreamOwned};
 use serde_json::Value;
+use streamgauge::cli::runner::figures::RunTotals;
 use streamgauge::measure::record::{Ending, FinishReason, Outcome};
 use streamgauge::measure::time::{Gap, Window};
 use streamgauge::net::tls::TlsIdentity;
@@ -16,6 +17,9 @@ use streamgauge::replay::request::encoder::CancelPolicy;
 use streamgauge::replay::result::output::RunOutput;
 use streamgauge::replay::sender::run::RunCommand;
 use streamgauge::replay::{ClientAbort, ConnectionReuse};
+use streamgauge::report::Report;
+use streamgauge::report::accumulate::Accumulator;
+use streamgauge::report::metric::ReportMetric;
 use streamgauge::sim::{CostModel, SimOptions, SimServer};
 use streamgauge::trace_file::reader::TraceReader;
 use streamgauge::trace_file::row::{Timing, TraceEntry, TraceHeader};
@@ -45,12 +49,15 @@ fn lengths_are_exact_at_a_server_that_counts_them() {
     let server = SimServer::bind(fast(), "127.0.0.1:0".parse().unwrap()).unwrap().spawn().unwrap();
     let rows: Vec<TraceEntry> = (1..=20).map(|number| row(number, number * 7)).collect();
     let (ended, rows) = replay(rows, server.local_addr(), completions());
-    let summary = &ended.summary;
-    assert_eq!((ended.sent, summary.outcomes.get("success")), (20, Some(&20)));
-    assert_eq!((summary.input.exact, summary.input.compared, summary.input.deviation_tokens), (20, 20, 0));
-    assert_eq!((summary.output.exact, summary.output.compared, summary.output.tokens), (20, 20, 7 * 210));
+    assert_eq!((ended.outcome.sent, ended.count(Outcome::Success)), (20, 20));
+    let mut totals = ended.totals.requests;
+    let fidelity = Report::of(&mut totals, Vec::new(), &[50.0]).fidelity.unwrap();
+    let total = &totals.total;
+    let exact = [fidelity.isl, fidelity.osl].map(|length| length.map(|length| (length.compared, length.exact_share)));
+    assert_eq!(exact, [Some((20, 1.0)); 2]);
+    assert_eq!(total.samples[ReportMetric::Output as usize].sum(), 7 * 210);
     assert!(rows.iter().all(|row| row.finish == Some(FinishReason::Length) && row.prompt.tokens == Some(8)));
-    assert_eq!(summary.itl.unwrap().count, 7 * 210 - 20, "a gap before every token but the first");
+    assert_eq!(total.samples[ReportMetric::Itl as usize].len(), 7 * 210 - 20, "a gap before every token but the first");
 }
 
 #[test]
@@ -63,8 +70,8 @@ fn rows_are_in_the_file_while_the_run_goes_on() {
     let file = folder.path().join("records.jsonl.zst");
     // Until a row is there the file has nothing that could be read.
     until("a row is in it", || TraceReader::open(&file).map_or(0, Iterator::count) > 0);
-    assert!(!run.is_over());
-    run.send_command(RunCommand::Halt);
+    assert!(!run.run.is_over());
+    run.run.send_command(RunCommand::Halt);
     run.finish();
     assert_eq!(TraceReader::open(&file).unwrap().count(), 1);
 }
@@ -110,10 +117,11 @@ fn every_request_is_accounted_for_whatever_becomes_of_it() {
     let outcomes: Vec<Outcome> = rows.iter().map(|row| row.outcome.unwrap()).collect();
     use Outcome::*;
     assert_eq!(outcomes, [Failed, Failed, Failed, Truncated, Failed, Failed, Success, Failed]);
-    let errors: Vec<(&str, u64)> = ended.summary.errors.iter().map(|(name, count)| (*name, *count)).collect();
+    let RunTotals { requests: Accumulator { total, .. }, counts, .. } = &ended.totals;
+    let errors: Vec<(&str, u64)> = counts.errors.iter().map(|(name, count)| (*name, *count)).collect();
     assert_eq!(errors, [("closed", 2), ("error_event", 1), ("malformed", 1), ("reset", 1), ("timeout", 1)]);
-    assert_eq!(ended.summary.statuses.get(&503), Some(&1));
-    assert_eq!(ended.summary.ttft_from_sent.unwrap().count, 1, "only the success has a TTFT");
+    assert_eq!(total.statuses.get(&503), Some(&1));
+    assert_eq!(total.samples[ReportMetric::Ttft as usize].len(), 1, "only the success has a TTFT");
     assert_eq!(upstream.heads().len(), 8, "nothing is sent twice");
 }
 
@@ -130,7 +138,12 @@ fn what_a_server_says_before_it_has_read_the_request_is_its_answer() {
     let mut large = row(0, 1);
     large.prompt.tokens = Some(4_000_000);
     let (ended, rows) = replay(vec![large], upstream.addr, completions());
-    assert_eq!((rows[0].status, rows[0].outcome), (Some(413), Some(Outcome::Refused)), "{:?}", ended.summary.errors);
+    assert_eq!(
+        (rows[0].status, rows[0].outcome),
+        (Some(413), Some(Outcome::Refused)),
+        "{:?}",
+        ended.totals.counts.errors
+    );
     assert_eq!((rows[0].timing.sent, rows[0].ending), (None, Some(Ending::Complete)));
 }
 
@@ -138,7 +151,7 @@ fn what_a_server_says_before_it_has_read_the_request_is_its_answer() {
 fn a_target_that_is_not_there_fails_every_request_and_no_other() {
     let (_held, nowhere) = nobody();
     let (ended, rows) = replay(vec![row(0, 1), row(1, 1)], nowhere, completions());
-    assert_eq!((ended.summary.errors.get("connect"), rows.len()), (Some(&2), 2));
+    assert_eq!((ended.totals.counts.errors.get("connect"), rows.len()), (Some(&2), 2));
     assert!(rows.iter().all(|row| row.status.is_none() && row.timing.sent.is_none()));
     let transfers = rows.iter().map(|row| row.transfer.as_ref().unwrap());
     assert!(transfers.into_iter().all(|transfer| transfer.connecting > Some(0) && transfer.received.is_none()));
@@ -178,9 +191,9 @@ fn a_row_that_cannot_be_sent_breaks_the_run_off_and_keeps_what_was_sent() {
     let upstream = Upstream::answering("HTTP/1.1 204 No Content\r\n\r\n");
     let unknown = TraceEntry { dialect: Some("gemini".to_owned()), ..row(20, 1) };
     let ended = start(vec![row(0, 1), unknown, row(40, 1)], upstream.addr, Settings::default(), None).finish();
-    let broken = ended.error.unwrap().to_string();
+    let broken = ended.outcome.error.as_ref().unwrap().to_string();
     assert!(broken.starts_with("no requests can be made in the dialect `gemini`"), "{broken}");
-    assert_eq!((ended.sent, ended.summary.requests), (1, 1));
+    assert_eq!((ended.outcome.sent, ended.totals.requests.total.requests()), (1, 1));
 }
 
 /// An upstream whose streams go on until the client leaves, and the tokens that each was sent.
@@ -262,7 +275,7 @@ fn a_turn_waits_for_the_answer_before_it_and_then_for_its_pause() {
     // As if no answer took any time: the second turn would be due in the middle of the first answer.
     let rows = vec![turn(0, 0, None), turn(5, 1, Some(5)), turn(45, 2, Some(40))];
     let (ended, rows) = replay(rows, server.local_addr(), completions());
-    assert_eq!(ended.summary.outcomes.get("success"), Some(&3), "{:?}", ended.summary);
+    assert_eq!(ended.count(Outcome::Success), 3, "{:?}", ended.totals.counts);
     for (pair, think) in rows.windows(2).zip([5_000_000, 40_000_000]) {
         let ended = pair[0].at + pair[0].timing.ended.unwrap();
         assert_eq!(pair[1].planned, Some(ended + think));
@@ -328,11 +341,11 @@ fn a_target_may_speak_tls() {
     });
     let settings = Settings { ca: Some(pki.path("ca.pem")), ..completions() };
     let (ended, rows) = replay((0..3).map(|number| row(number * 80, 2)).collect(), addr, settings.clone());
-    assert_eq!(ended.summary.outcomes.get("success"), Some(&3), "{:?}", ended.summary.errors);
+    assert_eq!(ended.count(Outcome::Success), 3, "{:?}", ended.totals.counts);
     assert!(rows.iter().all(|row| row.output_tokens == Some(2)));
     let others = Pki::new();
     let (ended, _) = replay(vec![row(0, 2)], addr, Settings { ca: Some(others.path("ca.pem")), ..settings });
-    assert_eq!(ended.summary.errors.get("connect"), Some(&1), "whom nobody vouches for is not asked");
+    assert_eq!(ended.totals.counts.errors.get("connect"), Some(&1), "whom nobody vouches for is not asked");
 }
 
 #[test]
@@ -341,7 +354,7 @@ fn warm_up_and_cool_down_are_sent_and_not_in_the_figures() {
     let rows = (0..10).map(|number| row(number * 10, 2)).collect();
     let measured = Window { from: 30_000_000, to: Some(80_000_000) };
     let (ended, rows) = replay(rows, server.local_addr(), Settings { measured, ..completions() });
-    assert_eq!((rows.len(), ended.summary.requests, ended.summary.outside_window), (10, 5, 5));
+    assert_eq!((rows.len(), ended.totals.requests.total.requests(), ended.totals.counts.outside_window), (10, 5, 5));
 }
 
 #[test]
@@ -361,7 +374,7 @@ fn goodput_is_judged_from_the_planned_moment() {
     let from_sent = |row: &TraceEntry| row.timing.first_token.unwrap() - row.timing.sent.unwrap();
     let from_planned = |row: &TraceEntry| row.at + row.timing.first_token.unwrap() - row.planned.unwrap();
     let good = rows.iter().filter(|row| from_planned(row) <= limit).count() as u64;
-    let goodput = &ended.summary.goodput[0];
+    let goodput = &ended.totals.requests.total.goodput[0];
     assert!(good <= 3 && (goodput.counted, goodput.met) == (6, good), "{good} of {goodput:?}");
     let held_back = |row: &TraceEntry| from_sent(row) <= limit && from_planned(row) > limit;
     assert!(rows.iter().any(held_back), "by itself it would have met it: {rows:?}");

@@ -11,8 +11,9 @@ use crate::measure::dialect::prompt::PromptExtras;
 use crate::measure::record::{CountSource, RequestRecord};
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
+use crate::trace_file::gaps::pack;
 use crate::trace_file::response_fields::response_fields;
-use crate::trace_file::row::{BYTES_PER_TOKEN, BlockUnit, PromptShape, RequestParams, TraceEntry};
+use crate::trace_file::row::{BYTES_PER_TOKEN, BlockUnit, PromptShape, RequestParams, Timing, TraceEntry};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct RequestDigest {
@@ -124,6 +125,7 @@ pub(super) fn build_row(
     let digested = asked.prompt.unwrap_or_default();
     let by_usage = record.usage.input.map(|tokens| (tokens, CountSource::Usage));
     let tokens = by_usage.or(digested.tokens.map(|tokens| (tokens, CountSource::Tokenizer)));
+    let response = response_fields(record, |at| rounding.since(at, arrived));
     TraceEntry {
         at: rounding.since(arrived, zero),
         planned: times.intended.map(|at| rounding.since(at, zero)),
@@ -153,6 +155,11 @@ pub(super) fn build_row(
         think: turn.and_then(|turn| turn.think).map(|think| rounding.nanos(think.as_nanos())),
         in_flight: Some(following.in_flight),
         upstream: shape.server.as_ref().map(|(host, port)| [host, ":", itoa::Buffer::new().format(*port)].concat()),
-        ..response_fields(record, &rounding.gaps(gaps), lost, |at| rounding.since(at, arrived))
+        timing: Timing {
+            gaps: (!gaps.is_empty()).then(|| pack(&rounding.gaps(gaps))),
+            lost_gaps: (lost > 0).then_some(lost),
+            ..response.timing
+        },
+        ..response
     }
 }

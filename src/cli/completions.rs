@@ -31,5 +31,5 @@ pub(super) const HELP: VerbHelp = VerbHelp {
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut super::command(), "streamgauge", &mut script);
-    super::print(&String::from_utf8_lossy(&script))
+    crate::cli::terminal::print(&String::from_utf8_lossy(&script))
 }

@@ -43,6 +43,6 @@ enum Verb {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match args.verb {
-        Verb::Schema => super::print(&format!("{:#}\n", schema())),
+        Verb::Schema => crate::cli::terminal::print(&format!("{:#}\n", schema())),
     }
 }

@@ -62,9 +62,9 @@ const CHAPTERS: [Chapter; 13] = [
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &*args.topic {
-        [] => super::print(&overview()),
+        [] => crate::cli::terminal::print(&overview()),
         [topic] if let Some(chapter) = CHAPTERS.iter().find(|chapter| chapter.topic == topic) => {
-            super::print(chapter.text)
+            crate::cli::terminal::print(chapter.text)
         }
         verb => Ok(verb_help(verb)),
     }
@@ -88,9 +88,9 @@ fn verb_help(verb: &[String]) -> ExitCode {
     error.print().ok();
     if error.exit_code() != 0 {
         let topics: Vec<&str> = CHAPTERS.iter().map(|chapter| chapter.topic).collect();
-        super::eprint_line(&format!("\nTopics of the manual: {}", topics.join(", ")));
+        crate::cli::terminal::eprint_line(&format!("\nTopics of the manual: {}", topics.join(", ")));
     }
-    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(super::EXIT_USAGE))
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(super::exit_code::EXIT_USAGE))
 }
 
 #[cfg(test)]

@@ -6,32 +6,34 @@
 mod completions;
 mod config;
 mod demo;
+mod descriptors;
+mod exit_code;
 mod help;
 pub mod inspect;
 mod load;
 pub mod logging;
 mod manual;
+mod production;
 mod proxy;
 mod replay;
 mod report;
-mod runner;
+pub mod runner;
 mod service_manager;
 mod signals;
 mod sim;
 mod status_block;
 mod successor;
 mod sweep;
+mod terminal;
 mod trace;
+mod trace_input;
 mod values;
 
-use std::fs;
-use std::io::{self, IsTerminal, Write as _};
-use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use exit_code::EXIT_USAGE;
+use terminal::eprint_line;
 
 use crate::config::{ConfigError, RawSettings};
 use crate::proxy::StartError;
@@ -64,9 +66,6 @@ enum Verb {
     Completions(completions::Args),
     Help(manual::Args),
 }
-
-/// The exit code for a command line that makes no sense.
-const EXIT_USAGE: u8 = 2;
 
 /// Parses the command line, runs the verb, and gives the process's exit code.
 pub fn main() -> ExitCode {
@@ -114,45 +113,6 @@ fn is_config_error(error: &anyhow::Error) -> bool {
 /// The whole command line.
 fn command() -> Command {
     help::add(Cli::command().mut_subcommand("proxy", RawSettings::add_defaults_to_help))
-}
-
-/// Writes data to stdout, which ends a verb. Whoever closed the pipe has read enough.
-fn print(data: &str) -> anyhow::Result<ExitCode> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(data.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("cannot write to stdout"),
-        _ => Ok(ExitCode::SUCCESS),
-    }
-}
-
-/// Says a line to people, on stderr.
-fn eprint_line(line: &str) {
-    // Talk that nobody listens to is no reason to stop.
-    writeln!(io::stderr(), "{line}").ok();
-}
-
-/// Lets this process open as many sockets as it may: what it may by default is often a thousand, and a stream takes two.
-fn raise_fd_limit() {
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < hard
-    {
-        // Where that fails the old limit stands, and what needs more says so.
-        _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
-    }
-}
-
-/// What can be read only once, for people: stdin, or a pipe by its name, of which a second reader gets nothing.
-fn one_shot_input(path: &Path) -> Option<String> {
-    if path == Path::new("-") {
-        return Some("stdin".to_owned());
-    }
-    let pipe = fs::metadata(path).is_ok_and(|path| !path.is_file() && !path.is_dir());
-    pipe.then(|| path.display().to_string())
-}
-
-/// Whether colour may be written to `stream`: to a terminal only, and never where `NO_COLOR` is set.
-fn supports_colour(stream: &impl IsTerminal) -> bool {
-    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 #[cfg(test)]

@@ -74,9 +74,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let source = ConfigSource::from_process(args.settings, args.config);
     let loaded = source.load()?;
     if args.check {
-        loaded.warnings.iter().for_each(|warning| super::eprint_line(&format!("warning: {warning}")));
+        loaded.warnings.iter().for_each(|warning| crate::cli::terminal::eprint_line(&format!("warning: {warning}")));
         Proxy::check(&loaded.config, &loaded.otlp)?;
-        return super::print(&explain(&loaded));
+        return crate::cli::terminal::print(&explain(&loaded));
     }
     let logging = logging::start(loaded.config.log).context("cannot begin to log")?;
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
@@ -98,7 +98,7 @@ fn start(
     logging: &LogHandle,
     mut inherited: InheritedSockets,
 ) -> anyhow::Result<ExitCode> {
-    super::raise_fd_limit();
+    crate::cli::descriptors::raise_fd_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Before anybody can see that we run and tell us to stop: a signal that nobody waits for kills.
     let mut signals = runtime.block_on(async { ProxySignals::new() })?;

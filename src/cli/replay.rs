@@ -1,12 +1,9 @@
 //! `streamgauge replay`: sends a trace again.
 
-use std::fs::File;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use clap::ValueEnum;
 use serde_json::Value;
 
@@ -15,6 +12,7 @@ use super::runner::flags::RunnerArgs;
 use super::runner::{WorkloadSpec, send};
 use super::trace::flags::FormatName;
 use super::trace::notes;
+use super::trace_input::{digest, ensure_rereadable};
 use super::values::{at_least_one, parse_duration, parse_positive_duration, positive};
 use crate::measure::time::Gap;
 use crate::replay::plan::schedule::{ModelMapping, ReplayPlan, RowError, TraceRows};
@@ -249,25 +247,6 @@ impl Args {
         }
         Ok(found)
     }
-}
-
-/// A trace is looked through before any of it is sent, and what a result is called by is made of all its bytes.
-pub(super) fn ensure_rereadable(trace: &Path) -> anyhow::Result<()> {
-    let once = super::one_shot_input(trace);
-    once.map_or(Ok(()), |pipe| {
-        anyhow::bail!("{pipe} can be read once, and the trace is read several times; write it to a file first")
-    })
-}
-
-/// By which a result tells what was sent; a folder has none.
-pub(super) fn digest(trace: &Path) -> anyhow::Result<Option<String>> {
-    if trace.is_dir() {
-        return Ok(None);
-    }
-    let mut hasher = blake3::Hasher::new();
-    let read = File::open(trace).and_then(|mut file| io::copy(&mut file, &mut hasher));
-    read.with_context(|| format!("cannot read {}", trace.display()))?;
-    Ok(Some(format!("blake3:{}", hasher.finalize().to_hex())))
 }
 
 /// What a first reading finds.

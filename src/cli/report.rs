@@ -8,25 +8,21 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::builder::PossibleValuesParser;
 use clap::{ArgGroup, ValueHint};
-use comfy_table::Table;
 
 use super::help::VerbHelp;
-use super::replay::{digest, ensure_rereadable};
+use super::production::production_baseline;
 use super::runner::flags::condition;
+use super::terminal::text_layout;
+use super::trace_input::{digest, ensure_rereadable};
 use super::values::parse_duration;
 use crate::measure::slo::{Slo, Slos};
 use crate::measure::time::{Gap, Window};
-use crate::replay::plan::trace_source;
-use crate::replay::plan::trace_source::{TraceReadOptions, TraceSource};
 use crate::report::accumulate::{Accumulator, AccumulatorSettings, GroupBy};
 use crate::report::definitions::Definitions;
-use crate::report::request_view::RequestView;
 use crate::report::source::{SourceReader, read};
 use crate::report::sweep::file::SweepFile;
 use crate::report::sweep::{self, Sweep, SweepReportOptions};
-use crate::report::text::TextLayout;
 use crate::report::{PERCENTILES, Report, csv, html, markdown, text};
-use crate::trace::conversion_loss::ConversionLosses;
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
@@ -67,9 +63,6 @@ pub(super) const HELP: VerbHelp = VerbHelp {
 
 /// Slices of less are no slices: requests take longer.
 const MIN_SLICE: Gap = Gap::from_millis(1);
-/// Columns where nobody says how wide the screen is.
-const DEFAULT_COLUMNS: usize = 100;
-
 /// Report latencies, rates and goodput of a capture, a run or a sweep
 #[derive(Debug, clap::Args)]
 #[command(long_about = ABOUT)]
@@ -131,8 +124,8 @@ pub(super) struct Args {
 /// Reads, adds up, prints, judges.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     run_report(args).or_else(|error| {
-        super::eprint_line(&format!("error: {error:#}"));
-        Ok(ExitCode::from(super::EXIT_USAGE))
+        crate::cli::terminal::eprint_line(&format!("error: {error:#}"));
+        Ok(ExitCode::from(super::exit_code::EXIT_USAGE))
     })
 }
 
@@ -170,14 +163,14 @@ fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
         if sent.is_some() {
             ensure_rereadable(source).context("--source")?;
             if sent != digest(source)? {
-                super::eprint_line(&format!(
+                crate::cli::terminal::eprint_line(&format!(
                     "note: {} is not the trace that was sent: its bytes are others",
                     source.display()
                 ));
             }
         }
         let (mut production, lost) = production_baseline(source, window, fold.settings.definitions)?;
-        lost.unconverted_note().iter().for_each(|note| super::eprint_line(note));
+        lost.unconverted_note().iter().for_each(|note| crate::cli::terminal::eprint_line(note));
         report = report.with_production(source.display().to_string(), &mut production, percentiles);
     }
     let words = match () {
@@ -185,30 +178,11 @@ fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
         () if args.csv => csv::render(&report),
         () if args.markdown => markdown::render(&report, shown),
         () if args.html => html::render(&report, shown),
-        () => text::render(&report, shown, text_screen(args.plain)),
+        () => text::render(&report, shown, text_layout(args.plain)),
     };
-    let printed = super::print(&words)?;
+    let printed = crate::cli::terminal::print(&words)?;
     let missed = args.fail_if.is_some_and(|least| report.is_below(least));
     Ok(if missed { ExitCode::FAILURE } else { printed })
-}
-
-/// What a part of a trace came to when it was captured, and what of the trace is lost.
-pub(super) fn production_baseline(
-    trace: &Path,
-    part: Window,
-    definitions: Definitions,
-) -> anyhow::Result<(Accumulator, ConversionLosses)> {
-    let mut fold = Accumulator::new(AccumulatorSettings { definitions, ..AccumulatorSettings::default() });
-    let opened = trace_source::open(trace, TraceReadOptions::default()).map_err(anyhow::Error::from_boxed)?;
-    let TraceSource { rows, losses, .. } = opened;
-    for (row, number) in rows.zip(1_u64..) {
-        let row = row.map_err(anyhow::Error::from_boxed)?;
-        if part.has(row.at) {
-            let request = RequestView::from_row(row, 0, None);
-            fold.add(&request.with_context(|| format!("{}, request {number}", trace.display()))?)?;
-        }
-    }
-    Ok((fold, losses))
 }
 
 impl Args {
@@ -220,7 +194,9 @@ impl Args {
         let of = |opened: &SourceReader| opened.source.slos.clone();
         let Some(first) = opened.first().map(of) else { return Ok(Vec::new()) };
         if opened.iter().any(|other| other.source.slos != first) {
-            super::eprint_line("note: the runs were not judged by the same SLOs; --slo says which to judge by");
+            crate::cli::terminal::eprint_line(
+                "note: the runs were not judged by the same SLOs; --slo says which to judge by",
+            );
             return Ok(Vec::new());
         }
         first.iter().map(|text| text.parse().map_err(|error| anyhow::anyhow!("{error}"))).collect()
@@ -257,17 +233,12 @@ impl Args {
             () if self.json => sweep.json(),
             () if self.csv => sweep::csv(&sweep),
             () if self.markdown => sweep::markdown(&sweep),
-            () => sweep::render(&sweep, text_screen(self.plain)),
+            () => sweep::render(&sweep, text_layout(self.plain)),
         };
-        let printed = super::print(&words)?;
+        let printed = crate::cli::terminal::print(&words)?;
         let missed = self.fail_if.is_some_and(|least| sweep.is_below(least));
         Ok(if missed { ExitCode::FAILURE } else { printed })
     }
-}
-
-/// As wide as the terminal.
-pub(super) fn text_screen(plain: bool) -> TextLayout {
-    TextLayout { width: Table::new().width().map_or(DEFAULT_COLUMNS, usize::from).clamp(40, 200), plain }
 }
 
 fn names<const N: usize>(names: [&'static str; N]) -> PossibleValuesParser {

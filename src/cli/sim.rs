@@ -155,7 +155,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let listen = args.listen;
     let options = args.options();
     let story = intro_text(&options);
-    super::raise_fd_limit();
+    crate::cli::descriptors::raise_fd_limit();
     let server = SimServer::bind(options, listen)?;
     runtime().context("cannot start the runtime")?.block_on(async {
         let mut stop = StopSignals::new().context("cannot wait for signals")?;

@@ -6,7 +6,7 @@
 //! server's [`tokenize`](request::tokenize) reports as one token each. [`template`](request::template) puts the prompt into a dialect's request.
 //! `feeder` encodes it ahead of time, `worker` assigns a connection, and `paced_writer` writes it when it is due.
 //! `exchange` reads the response under the proxy's own [`StreamObserver`](crate::measure::observer::StreamObserver).
-//! [`summary`](result::summary) and [`output`](result::output) keep the result.
+//! The collector passes each record to the caller, who adds it up, and to the run's [`output`](result::output).
 //!
 //! [`info`](server::info) queries the servers before the run. [`scrape`](server::scrape) scrapes their metrics during the run on its own
 //! thread. [`max_load_search`](plan::max_load_search) finds the highest load level that meets its criteria, from the results at other levels.

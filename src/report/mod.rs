@@ -268,20 +268,26 @@ fn by_name<S: Serializer>(metrics: &[MetricDistribution], serializer: S) -> Resu
     serializer.collect_map(metrics.iter().map(|metric| (metric.metric.key(), metric)))
 }
 
+/// Goodput of each SLO, with rates over `seconds`.
+pub fn slo_goodput(figures: &RequestStats, seconds: f64, slos: &Slos) -> Vec<SloGoodput> {
+    let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+    let goodput = slos.iter().zip(&figures.goodput).map(|(slo, good)| SloGoodput {
+        slo: slo.name().to_owned(),
+        text: slo.to_string(),
+        met: good.met,
+        counted: good.counted,
+        share: (good.counted > 0).then(|| good.met as f64 / good.counted as f64),
+        requests_per_second: per_second(good.met),
+        tokens_per_second: per_second(good.tokens),
+    });
+    goodput.collect()
+}
+
 impl RequestSummary {
     /// Sorts the values in place.
     fn of(figures: &mut RequestStats, seconds: f64, slos: &Slos, percentiles: &[f64]) -> Self {
         let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
-        let goodput = slos.iter().zip(&figures.goodput).map(|(slo, good)| SloGoodput {
-            slo: slo.name().to_owned(),
-            text: slo.to_string(),
-            met: good.met,
-            counted: good.counted,
-            share: (good.counted > 0).then(|| good.met as f64 / good.counted as f64),
-            requests_per_second: per_second(good.met),
-            tokens_per_second: per_second(good.tokens),
-        });
-        let goodput = goodput.collect();
+        let goodput = slo_goodput(figures, seconds, slos);
         let mut metrics = Vec::new();
         for metric in ReportMetric::ALL {
             let sorted = figures.samples[metric as usize].sorted();

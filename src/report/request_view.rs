@@ -83,17 +83,23 @@ impl RequestView {
     /// # Errors
     /// Returns [`GapsError`] if the row's gaps cannot be decoded.
     pub fn from_row(row: TraceEntry, shift: u64, blocks: Option<&BlockScheme>) -> Result<Self, GapsError> {
+        let events = row.timing.gaps.as_deref().map(unpack).transpose()?.unwrap_or_default();
+        Ok(Self::with_events(row, events, shift, blocks))
+    }
+
+    /// Reads a row whose gaps are `events`, already unpacked. The other arguments are those of
+    /// [`from_row`](Self::from_row).
+    pub fn with_events(row: TraceEntry, events: Vec<TokenEvent>, shift: u64, blocks: Option<&BlockScheme>) -> Self {
         let ids = blocks.map(|blocks| chained_ids(blocks, &row).collect()).unwrap_or_default();
         let aborted = row.is_aborted();
         let timing = row.timing;
-        let events = timing.gaps.as_deref().map(unpack).transpose()?.unwrap_or_default();
         let on_line = |at: u64| Stamp::from_nanos(at.saturating_add(shift));
         let sent = on_line(row.at);
         let after = |nanos: Option<u64>| nanos.map(|nanos| sent.after(Gap::from_nanos(nanos)));
         let first = after(timing.first_token);
         let lost_gaps = timing.lost_gaps.unwrap_or(0);
         let decode = events.iter().fold(0_u64, |sum, event| sum.saturating_add(event.gap().as_nanos()));
-        Ok(Self {
+        Self {
             planned: row.planned.map(on_line),
             sent,
             written: after(timing.sent),
@@ -125,7 +131,7 @@ impl RequestView {
             dialect: row.dialect,
             upstream: row.upstream,
             in_flight: row.in_flight,
-        })
+        }
     }
 
     /// Returns the moment from which a user waits.

@@ -68,6 +68,17 @@ impl Samples {
         self.tiny.iter().sum::<u64>() as usize + self.small.len() + self.large.len()
     }
 
+    /// Sum of all values.
+    pub fn sum(&self) -> u128 {
+        self.values().map(u128::from).sum()
+    }
+
+    fn values(&self) -> impl Iterator<Item = u64> {
+        let Self { tiny, small, large } = self;
+        let tiny = (0..).zip(tiny).flat_map(|(value, times)| std::iter::repeat_n(value, *times as usize));
+        tiny.chain(small.iter().map(|value| u64::from(*value))).chain(large.iter().copied())
+    }
+
     /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -137,7 +148,7 @@ impl SortedSamples<'_> {
 
     /// Sum of all values.
     pub fn sum(&self) -> u128 {
-        self.values().map(u128::from).sum()
+        self.0.sum()
     }
 
     /// Mean.
@@ -148,13 +159,7 @@ impl SortedSamples<'_> {
     /// Standard deviation of the population.
     pub fn deviation(&self) -> f64 {
         let mean = self.mean();
-        (self.values().map(|value| (value as f64 - mean).powi(2)).sum::<f64>() / self.count() as f64).sqrt()
-    }
-
-    fn values(&self) -> impl Iterator<Item = u64> {
-        let Samples { tiny, small, large } = self.0;
-        let tiny = (0..).zip(tiny).flat_map(|(value, times)| std::iter::repeat_n(value, *times as usize));
-        tiny.chain(small.iter().map(|value| u64::from(*value))).chain(large.iter().copied())
+        (self.0.values().map(|value| (value as f64 - mean).powi(2)).sum::<f64>() / self.count() as f64).sqrt()
     }
 }
 

@@ -44,15 +44,28 @@ pub fn pack(events: &[TokenEvent]) -> String {
         write_varint(&mut bytes, run.len() as u64);
         write_varint(&mut bytes, run[0].tokens().map_or(0, |tokens| u64::from(tokens) + 1));
     }
-    let (mut offset, mut before, mut gap_before) = (0_u64, 0, 0_i64);
-    for event in events {
-        offset = offset.saturating_add(event.gap().as_nanos());
-        let rounded = offset.saturating_add(500) / 1_000;
-        let gap = (rounded - before) as i64;
-        write_varint(&mut bytes, zigzag_encode(gap - gap_before));
-        (before, gap_before) = (rounded, gap);
+    let mut gap_before = 0;
+    for gap in whole_micros(events) {
+        write_varint(&mut bytes, zigzag_encode(gap as i64 - gap_before));
+        gap_before = gap as i64;
     }
     STANDARD_NO_PAD.encode(bytes)
+}
+
+/// The gaps as a file returns them: `unpack(pack(events))` without the text.
+pub fn rounded(events: &[TokenEvent]) -> Vec<TokenEvent> {
+    let gaps = events.iter().zip(whole_micros(events));
+    gaps.map(|(event, micros)| TokenEvent::new(Gap::from_nanos(micros * 1_000), event.tokens())).collect()
+}
+
+/// Rounds the offsets, not the gaps, so that errors do not add up.
+fn whole_micros(events: &[TokenEvent]) -> impl Iterator<Item = u64> {
+    let (mut offset, mut before) = (0_u64, 0);
+    events.iter().map(move |event| {
+        offset = offset.saturating_add(event.gap().as_nanos());
+        let rounded = offset.saturating_add(500) / 1_000;
+        rounded - std::mem::replace(&mut before, rounded)
+    })
 }
 
 /// Unpacks the gaps, in whole microseconds.

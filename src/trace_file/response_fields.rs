@@ -1,19 +1,12 @@
 //! The response fields of a row, from the record of its request. Pure.
 
-use super::gaps::pack;
 use super::row::{Timing, TraceEntry};
 use crate::measure::record::{Outcome, RequestRecord};
 use crate::measure::time::Stamp;
-use crate::measure::timeline::TokenEvent;
 
-/// The response fields of a row, for both captures and replays. `gaps` are the stored gaps, and `lost` is the number of
-/// gaps not stored. `after` converts a stamp to nanoseconds after the request's arrival.
-pub fn response_fields(
-    record: &RequestRecord,
-    gaps: &[TokenEvent],
-    lost: u64,
-    after: impl Fn(Stamp) -> u64,
-) -> TraceEntry {
+/// The response fields of a row without its gaps, for both captures and replays. `after` converts a stamp to nanoseconds
+/// after the request's arrival.
+pub fn response_fields(record: &RequestRecord, after: impl Fn(Stamp) -> u64) -> TraceEntry {
     let (dialect, times) = (record.shape.dialect, &record.times);
     TraceEntry {
         route: dialect.map(|dialect| dialect.route.to_owned()),
@@ -32,8 +25,7 @@ pub fn response_fields(
             first_output: times.first_output.map(&after),
             ended: Some(after(times.ended)),
             first_tokens: record.first_event_tokens,
-            gaps: (!gaps.is_empty()).then(|| pack(gaps)),
-            lost_gaps: (lost > 0).then_some(lost),
+            ..Timing::default()
         },
         abort_tokens: (record.outcome == Outcome::Cancelled)
             .then(|| record.output_tokens.map_or(0, |count| count.tokens)),

@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use streamgauge::cli::runner::figures::{RunFigures, RunTotals};
 use streamgauge::measure::observer::DEFAULT_STALL;
+use streamgauge::measure::record::Outcome;
 use streamgauge::measure::slo::Slos;
 use streamgauge::measure::time::{Gap, Window};
 use streamgauge::replay::plan::schedule::{ReplayPlan, RowError, Schedule, TraceRows};
@@ -42,12 +44,37 @@ pub fn row(at: u64, output: u64) -> TraceEntry {
     TraceEntry { at: at * 1_000_000, prompt, output_tokens: Some(output), ..TraceEntry::default() }
 }
 
-/// Sends these rows, and gives the figures and the rows of the result in the order of their plan.
-pub fn replay(rows: Vec<TraceEntry>, to: SocketAddr, settings: Settings) -> (RunOutcome, Vec<TraceEntry>) {
+/// A finished replay.
+pub struct Replayed {
+    pub outcome: RunOutcome,
+    pub totals: RunTotals,
+}
+
+impl Replayed {
+    pub fn count(&self, outcome: Outcome) -> u64 {
+        self.totals.requests.total.outcomes.get(outcome.name()).copied().unwrap_or(0)
+    }
+}
+
+/// A started replay.
+pub struct Running {
+    pub run: ReplayRun,
+    figures: RunFigures,
+}
+
+impl Running {
+    pub fn finish(self) -> Replayed {
+        let outcome = self.run.finish();
+        Replayed { outcome, totals: self.figures.read(std::mem::take) }
+    }
+}
+
+/// Sends these rows, and returns the figures, and the rows of the result in the order of their plan.
+pub fn replay(rows: Vec<TraceEntry>, to: SocketAddr, settings: Settings) -> (Replayed, Vec<TraceEntry>) {
     let folder = tempfile::tempdir().unwrap();
     let output = RunOutput::new(folder.path(), TraceHeader::new("test")).unwrap();
     let ended = start(rows, to, settings, Some(output)).finish();
-    assert!(ended.error.is_none(), "{:?}", ended.error);
+    assert!(ended.outcome.error.is_none(), "{:?}", ended.outcome.error);
     let reader = TraceReader::open(&folder.path().join("records.jsonl.zst")).unwrap();
     let mut rows: Vec<TraceEntry> = reader.map(Result::unwrap).collect();
     rows.sort_by_key(|row| row.planned);
@@ -55,7 +82,7 @@ pub fn replay(rows: Vec<TraceEntry>, to: SocketAddr, settings: Settings) -> (Run
 }
 
 /// Begins to send.
-pub fn start(rows: Vec<TraceEntry>, to: SocketAddr, settings: Settings, output: Option<RunOutput>) -> ReplayRun {
+pub fn start(rows: Vec<TraceEntry>, to: SocketAddr, settings: Settings, output: Option<RunOutput>) -> Running {
     let scheme = if settings.ca.is_some() { "https" } else { "http" };
     let target: TargetUrl = format!("{scheme}://{to}").parse().unwrap();
     let targets = vec![target];
@@ -88,5 +115,8 @@ pub fn start(rows: Vec<TraceEntry>, to: SocketAddr, settings: Settings, output: 
         begin: None,
     };
     let open = move || -> Result<TraceRows, RowError> { Ok(Box::new(rows.clone().into_iter().map(Ok))) };
-    ReplayRun::start(config, || Schedule::new(settings.plan, open), output).unwrap()
+    let figures = RunFigures::new(Slos::clone(&config.slos), config.measurement_window.clone(), None);
+    let schedule = || Schedule::new(settings.plan, open);
+    let run = ReplayRun::start(config, schedule, output, figures.callback()).unwrap();
+    Running { run, figures }
 }

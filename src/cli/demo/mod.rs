@@ -76,7 +76,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let options = SimOptions { models, max_batched_tokens: 512, mean_output_tokens: 120, ..SimOptions::default() };
     let server = SimServer::bind(options, SocketAddr::from(([127, 0, 0, 1], 0)))?.spawn()?;
     let proxy = start_proxy(args, server.local_addr())?;
-    super::eprint_line(&intro_text(&proxy, server.local_addr(), args.length));
+    crate::cli::terminal::eprint_line(&intro_text(&proxy, server.local_addr(), args.length));
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let done = runtime.block_on(async {
@@ -84,7 +84,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let load = DemoClients::start(proxy.listen_addr());
         let (began, ended) = watch(&proxy, args.length, &load, &mut stop).await;
         let summary = if args.json { tui::json(&ended, &began) } else { tui::summary(&ended, &began) };
-        let done = super::print(&summary);
+        let done = crate::cli::terminal::print(&summary);
         // Telemetry may wait for a collector; whoever asks again does not.
         tokio::select! {
             _stopped = tokio::task::spawn_blocking(|| proxy.stop()) => {}
@@ -170,7 +170,9 @@ async fn watch(
     screen.clear();
     let open = proxy.snapshot().in_flight.requests;
     let patience = humantime::format_duration(DRAIN_TIMEOUT.into());
-    super::eprint_line(&format!("stopping: {open} requests are open and have {patience} to end; Ctrl-C ends at once"));
+    crate::cli::terminal::eprint_line(&format!(
+        "stopping: {open} requests are open and have {patience} to end; Ctrl-C ends at once"
+    ));
     let deadline = clock.now().after(DRAIN_TIMEOUT);
     while !proxy.is_drained() && clock.now() < deadline {
         tokio::select! {

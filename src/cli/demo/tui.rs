@@ -18,13 +18,13 @@ pub(super) struct DemoScreen {
 
 impl DemoScreen {
     pub(super) fn of_stderr() -> Self {
-        Self { colourful: crate::cli::supports_colour(&io::stderr()), standing: StatusBlock::on_stderr() }
+        Self { colourful: crate::cli::terminal::supports_colour(&io::stderr()), standing: StatusBlock::on_stderr() }
     }
 
     /// Shows the figures: latencies and rates since `then`, counts since `began`.
     pub(super) fn show(&mut self, now: &LiveSnapshot, then: &LiveSnapshot, began: &LiveSnapshot) {
         if !self.standing.is_terminal() {
-            crate::cli::eprint_line(&line(now, then, began));
+            crate::cli::terminal::eprint_line(&line(now, then, began));
             return;
         }
         let (age, recent) = (now.at.since(began.at).as_secs(), now.at.since(then.at).as_secs());
@@ -45,7 +45,7 @@ pub(super) fn summary(ended: &LiveSnapshot, began: &LiveSnapshot) -> String {
         "SIMULATED, {:.1} s: times of a cost model, which say nothing about any hardware.\n\n{}\n\
          {} of {} requests met {OBJECTIVES}; {} came whole or without text and are not judged.\n",
         ended.at.since(began.at).as_secs(),
-        table(ended, began, began, crate::cli::supports_colour(&io::stdout())),
+        table(ended, began, began, crate::cli::terminal::supports_colour(&io::stdout())),
         goodput.met,
         goodput.met + goodput.missed,
         goodput.excluded,

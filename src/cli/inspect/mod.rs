@@ -100,7 +100,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.content_type.as_deref().or_else(|| recorded?.content_type.as_deref()).unwrap_or_else(|| {
             let body = recorded.and_then(|recording| recording.reads.first()).map_or(&file, |(_, read)| read);
             let (guess, by) = guess(&args.file, body, head.dialect);
-            super::eprint_line(&format!("note: taken as {guess} by {by}; --content-type says otherwise"));
+            crate::cli::terminal::eprint_line(&format!(
+                "note: taken as {guess} by {by}; --content-type says otherwise"
+            ));
             guess
         });
     let content_encoding = args.content_encoding.as_deref().or_else(|| recorded?.content_encoding.as_deref());
@@ -111,7 +113,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         None => inspect(&exchange, reads(&file, &args.segments)?),
     };
     if inspection.dialect.is_none() {
-        super::eprint_line(&plain_http(&args.path));
+        crate::cli::terminal::eprint_line(&plain_http(&args.path));
     }
     let inspection = if args.explain { inspection.with_peer_rules(&events) } else { inspection };
     let answer = if args.json {
@@ -123,7 +125,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let reply = InspectedReply { inspection: &inspection, events: &events, unread, truncated: cut };
         text::render(&reply, &text::InspectScreen::of_stdout())
     };
-    super::print(&answer)
+    crate::cli::terminal::print(&answer)
 }
 
 /// What the answer for people is made of.

@@ -40,7 +40,7 @@ const LABEL_COLUMNS: u16 = 14;
 
 impl InspectScreen {
     pub(super) fn of_stdout() -> Self {
-        Self { width: Table::new().width(), colourful: crate::cli::supports_colour(&io::stdout()) }
+        Self { width: Table::new().width(), colourful: crate::cli::terminal::supports_colour(&io::stdout()) }
     }
 }
 

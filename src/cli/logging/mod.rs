@@ -52,7 +52,8 @@ impl Drop for LogHandle {
 pub fn start(log: LogConfig) -> anyhow::Result<LogHandle> {
     let (filter, level) = reload::Layer::new(targets(log.level));
     let lines = StderrWriter::spawn()?;
-    let layer = fmt::layer().with_writer(Arc::clone(&lines)).with_ansi(super::supports_colour(&io::stderr()));
+    let layer =
+        fmt::layer().with_writer(Arc::clone(&lines)).with_ansi(crate::cli::terminal::supports_colour(&io::stderr()));
     let layer = match log.format {
         LogFormat::Text => layer.boxed(),
         LogFormat::Json => layer.json().flatten_event(true).boxed(),

@@ -4,16 +4,20 @@
 
 use serde::Serialize;
 
-use super::plan::SetupError;
+use std::sync::mpsc;
+
+use super::error::SetupError;
 use super::vocabulary::VocabularyChoice;
 use crate::clock::Clock;
+use crate::measure::record::Outcome;
 use crate::measure::time::Gap;
 use crate::replay::plan::measurement_window::MeasurementWindow;
 use crate::replay::plan::schedule::ScheduledRequest;
+use crate::replay::result::row::CompletedRequest;
 use crate::replay::{Config, ReplayRun};
 use crate::trace::prompt_text::{PromptGenerator, TokenizationModel};
 use crate::trace::vocabulary::{self, Vocabulary};
-use crate::trace_file::row::PromptShape;
+use crate::trace_file::row::{PromptShape, TraceEntry};
 
 /// The second prompt repeats these words plus one even share; the difference is the share's token count.
 const SHORT_PROMPT_WORDS: u64 = 32;
@@ -237,7 +241,12 @@ fn send_probe(
     // The warm-up would exclude the first request, which is the only one here.
     let config = Config { measurement_window: MeasurementWindow::default(), ..config };
     let (server, patience) = (config.targets.iter().map(ToString::to_string).collect::<Vec<_>>(), config.timeout);
-    let run = ReplayRun::start(config, move || Ok([Ok(send)].into_iter()), None)?;
+    let (ended, result) = mpsc::channel();
+    let on_completion = Box::new(move |done: &CompletedRequest, _: &TraceEntry| {
+        // The receiver lives until the run is over.
+        _ = ended.send(probe_result(done)).is_ok();
+    });
+    let run = ReplayRun::start(config, move || Ok([Ok(send)].into_iter()), None, on_completion)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     runtime.block_on(async {
         while !run.is_over() && run.age() < NOTICE_DELAY {
@@ -246,15 +255,23 @@ fn send_probe(
     });
     if !run.is_over() {
         let server = server.join(" and ");
-        crate::cli::eprint_line(&format!(
+        crate::cli::terminal::eprint_line(&format!(
             "waiting for the first answer of {server}, for {patience} at most (--timeout)"
         ));
     }
-    let summary = run.finish().summary;
-    if summary.outcomes.get("success") == Some(&1) {
-        return Ok(Ok((summary.input.compared == 1).then_some(summary.input.tokens)));
+    run.finish();
+    Ok(result.try_recv().unwrap_or_else(|_| Err(NO_RESPONSE.to_owned())))
+}
+
+const NO_RESPONSE: &str = "no whole answer";
+
+/// The server's count of the prompt's tokens, if any, or the reason for a missing response.
+fn probe_result(done: &CompletedRequest) -> Result<Option<u64>, String> {
+    let record = &done.record;
+    if record.outcome == Outcome::Success {
+        return Ok(record.usage.input.filter(|_| done.wanted.input_tokens.is_some()));
     }
-    let why = summary.errors.keys().next().map(|why| (*why).to_owned());
-    let why = why.or_else(|| summary.statuses.keys().next().map(|status| format!("answered {status}")));
-    Ok(Err(why.unwrap_or_else(|| "no whole answer".into())))
+    let status = || record.status.map(|status| format!("answered {status}"));
+    let reason = done.failure_reason.map(|reason| reason.name().to_owned());
+    Err(reason.or_else(status).unwrap_or_else(|| NO_RESPONSE.to_owned()))
 }

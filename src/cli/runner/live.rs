@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use anyhow::Context as _;
 use tokio::sync::oneshot;
 
-use super::progress::PlannedTotal;
+use super::spec::PlannedTotal;
 use crate::cli::logging::{self, LogHandle};
 use crate::clock::Clock;
 use crate::config::otlp::OtlpConfig;
@@ -71,7 +71,7 @@ impl LiveRun {
         let (stop, stopped) = oneshot::channel::<()>();
         if let Some(listener) = &listener {
             listener.set_nonblocking(true)?;
-            crate::cli::eprint_line(&format!("live: http://{}/", listener.local_addr()?));
+            crate::cli::terminal::eprint_line(&format!("live: http://{}/", listener.local_addr()?));
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = thread::Builder::new().name("control".to_owned()).spawn(move || {
@@ -84,7 +84,7 @@ impl LiveRun {
         })?;
         let servers: Vec<_> =
             plan.targets.iter().map(|target| (Arc::<str>::from(&*target.host), target.port)).collect();
-        let watcher: CompletionCallback = Box::new(move |done: &CompletedRequest| {
+        let watcher: CompletionCallback = Box::new(move |done, _row| {
             let server = servers[done.target % servers.len()].clone();
             reporter.replayed(record_from_planned(done, server), done.lag());
         });
@@ -121,7 +121,7 @@ impl LiveRun {
         // The thread may have ended already.
         _ = self.stop.send(()).is_ok();
         if self.thread.join().is_err() {
-            crate::cli::eprint_line("note: a thread of --admin panicked; the result is not touched by that");
+            crate::cli::terminal::eprint_line("note: a thread of --admin panicked; the result is not touched by that");
         }
     }
 }

@@ -2,6 +2,8 @@
 
 mod artifacts;
 mod calibrate;
+mod error;
+pub mod figures;
 pub(super) mod flag_aliases;
 pub(super) mod flags;
 mod live;
@@ -11,17 +13,20 @@ mod prefix_warmup;
 mod progress;
 mod run_report;
 mod self_test;
+pub(super) mod spec;
 mod vocabulary;
 
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-use super::report::text_screen;
+use super::exit_code::{EXIT_INVALID_RUN, EXIT_SLO_MISSED};
 use super::signals::StopSignals;
 use super::status_block::StatusBlock;
+use super::terminal::{eprint_line, print, text_layout};
 use crate::clock::Clock;
 use crate::measure::record::Outcome;
 use crate::measure::time::Gap;
@@ -29,39 +34,37 @@ use crate::replay::ReplayRun;
 use crate::replay::plan::schedule::Schedule;
 use crate::replay::result::output::write_run;
 use crate::replay::result::row::FailureReason;
-use crate::replay::result::summary::ReplaySummary;
-use crate::replay::sender::run::{LoopMode, RunCommand, RunOutcome};
+use crate::replay::sender::run::{CompletionCallback, LoopMode, RunCommand, RunOutcome};
 use crate::replay::server::scrape::{ScrapeStats, Scraper};
+use crate::report::metric::ReportMetric;
 use crate::report::{Report, text};
+use crate::stats::samples::Samples;
 use crate::trace_file::reader::RUN_FILE;
+pub(super) use error::SetupError;
+use figures::{RunCounts, RunFigures, RunTotals};
 use flags::RunnerArgs;
 use live::LiveRun;
-pub(super) use plan::{PreparedRun, SetupError, WorkloadSpec, prepare};
-use progress::PlannedTotal;
-use run_report::RunReportBuilder;
+pub(super) use plan::{PreparedRun, prepare};
+use run_report::build_report;
+pub(super) use spec::WorkloadSpec;
+use spec::{CLOSED_LOOP_KEY, PlannedTotal};
 
 const TERMINAL_REFRESH_INTERVAL: Gap = Gap::from_millis(1_000);
 const PROGRESS_LINE_INTERVAL: Gap = Gap::from_millis(10_000);
 const POLL_INTERVAL: Gap = Gap::from_millis(50);
-
-pub(super) const EXIT_SLO_MISSED: u8 = 1;
-pub(super) const EXIT_INVALID_RUN: u8 = 3;
-
-/// Set if slots, and not planned times, decided when requests were sent.
-const CLOSED_LOOP_KEY: &str = "closed_loop";
 
 /// Runs the workload that a verb builds from its own flags.
 pub(super) fn send(
     sending: &RunnerArgs,
     wanted: impl FnOnce() -> anyhow::Result<WorkloadSpec>,
 ) -> anyhow::Result<ExitCode> {
-    super::raise_fd_limit();
+    crate::cli::descriptors::raise_fd_limit();
     let prepared = wanted().map_err(SetupError::Usage).and_then(|wanted| prepare(sending, wanted));
     let prepared = match prepared {
         Ok(prepared) => prepared,
         Err(refused) => {
             let (said, code) = refused.message_and_exit_code();
-            super::eprint_line(&said);
+            eprint_line(&said);
             return Ok(ExitCode::from(code));
         }
     };
@@ -72,13 +75,13 @@ pub(super) fn send(
     runtime.shutdown_background();
     let sent = sent?;
     let printed = match sending.json {
-        true => super::print(&(serde_json::to_string_pretty(&sent.run)? + "\n")),
-        false => super::print(&text::render(&sent.report, &text::PERCENTILES, text_screen(false))),
+        true => print(&(serde_json::to_string_pretty(&sent.run)? + "\n")),
+        false => print(&text::render(&sent.report, &text::PERCENTILES, text_layout(false))),
     };
     // Also if printing failed: a full disk may have caused both.
     sent.print_invalid();
     if let Err(error) = &printed {
-        super::eprint_line(&format!("error: {error:#}"));
+        eprint_line(&format!("error: {error:#}"));
     }
     let missed = sending.fail_if.is_some_and(|least| sent.report.is_below(least));
     Ok(match (printed.is_ok() && sent.invalid.is_empty(), missed) {
@@ -100,7 +103,7 @@ pub(super) struct RunnerOutcome {
 
 impl RunnerOutcome {
     pub(super) fn print_invalid(&self) {
-        self.invalid.iter().for_each(|why| super::eprint_line(&format!("not valid: {why}")));
+        self.invalid.iter().for_each(|why| eprint_line(&format!("not valid: {why}")));
     }
 }
 
@@ -121,14 +124,22 @@ pub(super) async fn execute(
         listener,
         live: of_live,
         metadata: about,
-        report_builder: figures,
+        figures,
+        production,
         notes,
     } = prepared;
-    notes.iter().for_each(|note| super::eprint_line(note));
+    notes.iter().for_each(|note| eprint_line(note));
     let until = whole.length.filter(|_| config.loop_mode == LoopMode::Closed);
     let schedule = move || Schedule::new(plan, move || open());
-    let (live, watcher) = LiveRun::start(listener, &of_live)?;
-    let run = ReplayRun::start_watched(config, schedule, Some(output), watcher).context("cannot start to send")?;
+    let (live, mut reporter) = LiveRun::start(listener, &of_live)?;
+    let mut add = figures.callback();
+    let on_completion: CompletionCallback = Box::new(move |done, row| {
+        add(done, row);
+        if let Some(report) = &mut reporter {
+            report(done, row);
+        }
+    });
+    let run = ReplayRun::start(config, schedule, output, on_completion).context("cannot start to send")?;
     if let Some(live) = &live {
         live.attach(of_live, &run);
     }
@@ -139,7 +150,7 @@ pub(super) async fn execute(
         }
         _ => None,
     };
-    let last = watch(&run, (whole, until), scraper.as_ref(), live.as_ref(), stop).await;
+    let last = watch((&run, &figures), (whole, until), scraper.as_ref(), live.as_ref(), stop).await;
     let ended = run.finish();
     let scraped = scraper.map(|scraper| scraper.finish(last != RunCommand::Halt));
     if let Some(live) = live {
@@ -150,12 +161,12 @@ pub(super) async fn execute(
             () = stop.wait() => {}
         }
     }
-    write_result(sending, about, &figures, ended, scraped)
+    write_result(sending, about, (&figures, production.as_deref()), ended, scraped)
 }
 
 /// Shows progress until the run is over, and returns the last command. `until` ends a run that does not end by itself.
 async fn watch(
-    run: &ReplayRun,
+    (run, figures): (&ReplayRun, &RunFigures),
     (whole, mut until): (PlannedTotal, Option<Gap>),
     scraper: Option<&Scraper>,
     live: Option<&LiveRun>,
@@ -175,7 +186,7 @@ async fn watch(
                 standing.clear();
                 if order == RunCommand::Drain {
                     let open = run.progress().in_flight;
-                    super::eprint_line(&format!("stopping: {open} requests are open and may end; Ctrl-C cuts them"));
+                    eprint_line(&format!("stopping: {open} requests are open and may end; Ctrl-C cuts them"));
                 }
                 run.send_command(order);
                 last = order;
@@ -187,14 +198,14 @@ async fn watch(
         }
         for news in scraper.map(Scraper::take_warnings).unwrap_or_default() {
             standing.clear();
-            super::eprint_line(&news);
+            eprint_line(&news);
         }
         if clock.now() >= next {
             next = clock.now().after(every);
-            let now = run.progress();
+            let now = (run.progress(), figures.progress());
             match standing.is_terminal() {
                 true => standing.replace(&progress::status_block(&now, whole)),
-                false => super::eprint_line(&progress::status_line(&now, whole)),
+                false => eprint_line(&progress::status_line(&now, whole)),
             }
         }
     }
@@ -206,53 +217,43 @@ async fn watch(
 fn write_result(
     args: &RunnerArgs,
     about: Value,
-    figures: &RunReportBuilder,
+    (figures, production): (&RunFigures, Option<&Path>),
     ended: RunOutcome,
     scraped: Option<(Vec<ScrapeStats>, io::Result<()>)>,
 ) -> anyhow::Result<RunnerOutcome> {
-    let summary = &ended.summary;
-    let late = summary.lag.filter(|lag| about[CLOSED_LOOP_KEY] == false && lag.p99 > args.max_lag.as_nanos());
     let mut invalid = Vec::new();
-    if let Some(lag) = late.filter(|_| summary.held_back == 0) {
-        let ours = summary.own_lag.is_some_and(|lag| lag.p99 > args.max_lag.as_nanos());
-        let cause = match (ours, ended.real_time) {
-            (false, _) => "connections took so long to be made; look at how many the server takes, and how fast",
-            (true, true) => "this machine cannot carry the plan",
-            (true, false) => "this machine cannot carry the plan, or needs CAP_SYS_NICE to send at real-time priority",
-        };
-        invalid.push(format!(
-            "requests were sent late: lag p99 {} is over {} (--max-lag); {cause}",
-            Gap::from_nanos(lag.p99),
-            args.max_lag
-        ));
+    if about[CLOSED_LOOP_KEY] == false {
+        invalid.extend(figures.read(|totals| late_reason(totals, args.max_lag, ended.real_time)));
     }
     if let Some(broken) = &ended.error {
         invalid.push(broken.to_string());
     }
-    invalid.extend(no_success_reason(summary).or_else(|| figures.no_output_reason()));
+    invalid.extend(figures.read(|totals| no_success_reason(totals).or_else(|| no_output_reason(&totals.counts))));
     let (scraped, written) = scraped.map_or((None, Ok(())), |(scraped, written)| (Some(scraped), written));
     if let Err(error) = written {
         invalid.push(format!("cannot write what servers said of themselves: {error}"));
     }
-    let mut run = about;
-    let more = json!({
-        "started_unix_ns": ended.started_unix_ns,
-        "stopped": ended.stopped,
-        "sent": ended.sent,
-        "real_time": ended.real_time,
-        "valid": invalid.is_empty(),
-        "invalid_because": invalid,
-        "server_metrics": scraped,
-        "summary": {
-            "measured": figures.measured(),
-            "outside_window": summary.outside_window,
-            "held_back": summary.held_back,
-            "later_turns": summary.later_turns,
-            "errors": summary.errors,
-        },
+    let (mut run, measured) = (about, figures.measured());
+    let more = figures.read(|RunTotals { counts, .. }| {
+        json!({
+            "started_unix_ns": ended.started_unix_ns,
+            "stopped": ended.stopped,
+            "sent": ended.sent,
+            "real_time": ended.real_time,
+            "valid": invalid.is_empty(),
+            "invalid_because": invalid,
+            "server_metrics": scraped,
+            "summary": {
+                "measured": measured,
+                "outside_window": counts.outside_window,
+                "held_back": counts.held_back,
+                "later_turns": counts.later_turns,
+                "errors": counts.errors,
+            },
+        })
     });
     merge_object(&mut run, more);
-    let report = figures.report(args.out.as_deref(), run.clone(), &ended)?;
+    let report = build_report(figures, args.out.as_deref(), run.clone(), &ended, production)?;
     merge_object(&mut run["summary"], serde_json::to_value(&report)?);
     if let Some(folder) = &args.out {
         let written =
@@ -266,16 +267,45 @@ fn write_result(
     Ok(RunnerOutcome { run, report, ended, invalid })
 }
 
+/// The reason if the run's own lag exceeds `max_lag`. Requests that slots held back are late on purpose.
+fn late_reason(RunTotals { requests, counts, .. }: &mut RunTotals, max_lag: Gap, real_time: bool) -> Option<String> {
+    let p99 = |lag: &mut Samples| lag.sorted().map(|sorted| Gap::from_nanos(sorted.percentile(99.0).round() as u64));
+    let lag = p99(&mut requests.total.samples[ReportMetric::Lag as usize])?;
+    if counts.held_back > 0 || lag <= max_lag {
+        return None;
+    }
+    let own = p99(&mut counts.own_lag).is_some_and(|own| own > max_lag);
+    let cause = match (own, real_time) {
+        (false, _) => "connections took so long to be made; look at how many the server takes, and how fast",
+        (true, true) => "this machine cannot carry the plan",
+        (true, false) => "this machine cannot carry the plan, or needs CAP_SYS_NICE to send at real-time priority",
+    };
+    Some(format!("requests were sent late: lag p99 {lag} is over {max_lag} (--max-lag); {cause}"))
+}
+
+/// The reason if every complete response was empty, so that the server is probably no model.
+fn no_output_reason(counts: &RunCounts) -> Option<String> {
+    let RunCounts { responses, empty_responses, .. } = counts;
+    (*empty_responses > 0 && empty_responses == responses).then(|| {
+        format!(
+            "none of {responses} responses contained output; check --target and --dialect, and inspect a response with \
+             `streamgauge inspect`"
+        )
+    })
+}
+
 /// The reason if every request failed; client aborts and stopped requests do not count.
-fn no_success_reason(summary: &ReplaySummary) -> Option<String> {
+fn no_success_reason(totals: &RunTotals) -> Option<String> {
+    let (summary, errors) = (&totals.requests.total, &totals.counts.errors);
+    let requests = summary.requests();
     let of = |outcome: Outcome| summary.outcomes.get(outcome.name()).copied().unwrap_or(0);
-    let cut = summary.errors.get(FailureReason::Stopped.name()).copied().unwrap_or(0);
-    let failed = summary.requests - of(Outcome::Cancelled) - cut;
+    let cut = errors.get(FailureReason::Stopped.name()).copied().unwrap_or(0);
+    let failed = requests - of(Outcome::Cancelled) - cut;
     if of(Outcome::Success) > 0 || failed == 0 {
         return None;
     }
     let Some((status, times)) = summary.statuses.iter().max_by_key(|(_, times)| **times) else {
-        let Some((why, times)) = summary.errors.iter().max_by_key(|(_, times)| **times) else {
+        let Some((why, times)) = errors.iter().max_by_key(|(_, times)| **times) else {
             return Some("no request was answered".to_owned());
         };
         let remedy = match *why {
@@ -286,19 +316,16 @@ fn no_success_reason(summary: &ReplaySummary) -> Option<String> {
             }
             _ => "look at --target and --connect-timeout",
         };
-        return Some(format!("no request was answered: {times} of {} {why}; {remedy}", summary.requests));
+        return Some(format!("no request was answered: {times} of {requests} {why}; {remedy}"));
     };
-    let cut_short = summary.errors.iter().filter(|(why, _)| **why != FailureReason::Stopped.name());
+    let cut_short = errors.iter().filter(|(why, _)| **why != FailureReason::Stopped.name());
     if let (200..300, Some((why, cut))) = (*status, cut_short.max_by_key(|(_, cut)| **cut)) {
         let remedy = if *why == FailureReason::Timeout.name() {
             "a reply takes longer than --timeout"
         } else {
             "the server breaks replies off: look at its log"
         };
-        return Some(format!(
-            "no request has a whole answer: {cut} of {} ended with {why}; {remedy}",
-            summary.requests
-        ));
+        return Some(format!("no request has a whole answer: {cut} of {requests} ended with {why}; {remedy}"));
     }
     let remedy = match status {
         200..300 => "look at --dialect, and with `streamgauge inspect` at what the server sends",
@@ -312,7 +339,7 @@ fn no_success_reason(summary: &ReplaySummary) -> Option<String> {
         400..500 => "look at what the server takes: the model's name, --dialect, --isl, --exact-output off",
         _ => "look at the server's log",
     };
-    Some(format!("no request has a whole answer: {times} of {} were answered {status}; {remedy}", summary.requests))
+    Some(format!("no request has a whole answer: {times} of {requests} were answered {status}; {remedy}"))
 }
 
 /// Merges `more` into `object`.

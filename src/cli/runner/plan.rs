@@ -9,17 +9,16 @@ use rustls::ClientConfig;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use super::EXIT_INVALID_RUN;
 use super::calibrate::{CalibrationResult, calibrate, without_calibration};
+use super::error::SetupError;
+use super::figures::RunFigures;
 use super::flags::{PromptOverheadArg, RunnerArgs, WarmupArg};
 use super::live;
 use super::metadata::run_metadata;
 use super::prefix_warmup::warm_prefixes;
-use super::progress::PlannedTotal;
-use super::run_report::RunReportBuilder;
 use super::self_test::{OfferedLoad, run_self_test};
+use super::spec::{PlannedTotal, RowSource, WorkloadSpec};
 use super::vocabulary::{from_servers, from_tokenizer_file};
-use crate::cli::EXIT_USAGE;
 use crate::clock::Clock;
 use crate::measure::observer::DEFAULT_STALL;
 use crate::measure::slo::Slos;
@@ -28,7 +27,7 @@ use crate::net::tls;
 use crate::replay::Config;
 use crate::replay::no_target;
 use crate::replay::plan::measurement_window::MeasurementWindow;
-use crate::replay::plan::schedule::{ReplayPlan, RowError, Schedule, ScheduledRequest, Shard, TraceRows};
+use crate::replay::plan::schedule::{ReplayPlan, RowError, Schedule, ScheduledRequest, Shard};
 use crate::replay::plan::synth::SYNTHETIC_SOURCE;
 use crate::replay::request::encoder::RequestEncoder;
 use crate::replay::result::output::RunOutput;
@@ -38,66 +37,13 @@ use crate::replay::server::info::fetch_server_info;
 use crate::replay::server::scrape::ScrapeTarget;
 use crate::trace::prompt_text::PromptGenerator;
 use crate::trace::vocabulary::Vocabulary;
-use crate::trace_file::row::{TraceEntry, TraceHeader};
-
-/// Why nothing was sent.
-pub(in crate::cli) enum SetupError {
-    Usage(anyhow::Error),
-    Unreachable(String),
-    Machine(String),
-}
-
-impl SetupError {
-    /// The error message and the exit code.
-    pub(in crate::cli) fn message_and_exit_code(&self) -> (String, u8) {
-        match self {
-            Self::Usage(error) => (format!("error: {error:#}"), EXIT_USAGE),
-            Self::Unreachable(said) | Self::Machine(said) => (format!("error: {said}"), EXIT_INVALID_RUN),
-        }
-    }
-}
-
-impl<E: Into<anyhow::Error>> From<E> for SetupError {
-    fn from(error: E) -> Self {
-        Self::Usage(error.into())
-    }
-}
-
-/// Opens the rows to send; called once per pass.
-pub(super) type RowSource = Arc<dyn Fn() -> Result<TraceRows, RowError> + Send + Sync>;
-
-/// A workload, as a verb specifies it.
-pub(in crate::cli) struct WorkloadSpec {
-    /// Name in the result.
-    pub(in crate::cli) name: String,
-    /// The trace file, if it contains the captured results of its requests.
-    pub(in crate::cli) production: Option<PathBuf>,
-    /// Digest of the trace file.
-    pub(in crate::cli) digest: Option<String>,
-    pub(in crate::cli) header: TraceHeader,
-    pub(in crate::cli) plan: ReplayPlan,
-    /// Run time per trace time between turns.
-    pub(in crate::cli) pause_stretch: f64,
-    /// Sent before the run to fill prefix caches; excluded from the figures.
-    pub(in crate::cli) warmup_rows: Vec<TraceEntry>,
-    pub(in crate::cli) open_rows: RowSource,
-    /// Mean over the rows that have both values.
-    pub(in crate::cli) tokens_per_byte: Option<f64>,
-    pub(in crate::cli) arrivals: LoopMode,
-    /// Requested rates, or null.
-    pub(in crate::cli) offered_rates: Value,
-    pub(in crate::cli) slots: Option<u32>,
-    pub(in crate::cli) sessions: SessionMode,
-    /// Notes for the user before the start.
-    pub(in crate::cli) notes: Vec<String>,
-}
 
 /// Everything that a run needs.
 pub(in crate::cli) struct PreparedRun {
     pub(super) config: Config,
     pub(super) plan: ReplayPlan,
     pub(super) open_rows: RowSource,
-    pub(super) output: RunOutput,
+    pub(super) output: Option<RunOutput>,
     pub(super) total: PlannedTotal,
     /// Server metrics pages to scrape during the run.
     pub(super) pages: Vec<ScrapeTarget>,
@@ -108,7 +54,9 @@ pub(in crate::cli) struct PreparedRun {
     pub(super) live: live::LiveRunInfo,
     /// Metadata for `run.json`, without header values.
     pub(super) metadata: Value,
-    pub(super) report_builder: RunReportBuilder,
+    pub(super) figures: RunFigures,
+    /// The trace, if it contains the captured results of its requests.
+    pub(super) production: Option<PathBuf>,
     /// Notes for the user before the start.
     pub(super) notes: Vec<String>,
 }
@@ -214,18 +162,17 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result
         Some(Err(_)) | None => Vec::new(),
     };
     let about = run_metadata(args, &wanted, (&targets, &engines), (added, words), window, audit);
-    let figures = RunReportBuilder::new(Slos::clone(&slos), measured, &wanted);
+    let figures = RunFigures::new(Slos::clone(&slos), measured, wanted.header.blocks.clone());
     notes.extend(wanted.notes);
     // A synthetic trace's name lists all of its parameters.
     let live_name = if wanted.header.source == SYNTHETIC_SOURCE { "a synthetic load".to_owned() } else { wanted.name };
     let output = match &args.out {
         Some(folder) => {
             let made = RunOutput::new(folder, wanted.header);
-            made.map_err(|error| usage(format!("cannot write to {}: {error}", folder.display())))?
+            Some(made.map_err(|error| usage(format!("cannot write to {}: {error}", folder.display())))?)
         }
-        None => RunOutput::default(),
+        None => None,
     };
-    let output = output.with_row_callback(figures.row_callback());
     let live = live::LiveRunInfo { name: live_name, targets, total: whole, slos };
     let (plan, open) = (wanted.plan, wanted.open_rows);
     Ok(PreparedRun {
@@ -239,7 +186,8 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result
         listener,
         live,
         metadata: about,
-        report_builder: figures,
+        figures,
+        production: wanted.production,
         notes,
     })
 }

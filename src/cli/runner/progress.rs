@@ -1,122 +1,101 @@
 //! A run's progress: a block updated in place on a terminal, lines elsewhere.
 
+use super::figures::ProgressFigures;
+use super::spec::PlannedTotal;
 use crate::measure::time::Gap;
-use crate::replay::result::summary::{LatencyStats, ReplayGoodput, ReplaySummary};
 use crate::replay::sender::run::RunProgress;
+use crate::report::SloGoodput;
 
-/// Planned requests and length, as far as they are known.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PlannedTotal {
-    pub(super) requests: Option<u64>,
-    pub(super) length: Option<Gap>,
-}
+/// What the run sent, and its figures.
+type Progress = (RunProgress, ProgressFigures);
 
 /// The progress in one line.
-pub(super) fn status_line(now: &RunProgress, whole: PlannedTotal) -> String {
-    let lines = [counts(now, whole), rates(now), latencies(now), goodput(now)].concat();
+pub(super) fn status_line(now: &Progress, whole: PlannedTotal) -> String {
+    let lines = [counts(now, whole), rates(&now.1), latencies(&now.1), goodput(&now.1)].concat();
     format!("{}: {}", time(now, whole), lines.join(", "))
 }
 
 /// The progress in several lines, for a terminal.
-pub(super) fn status_block(now: &RunProgress, whole: PlannedTotal) -> String {
+pub(super) fn status_block(now: &Progress, whole: PlannedTotal) -> String {
     let mut text = time(now, whole);
-    for line in [counts(now, whole), rates(now), latencies(now), goodput(now)] {
+    for line in [counts(now, whole), rates(&now.1), latencies(&now.1), goodput(&now.1)] {
         text += if line.is_empty() { "" } else { "\n" };
         text += &line.join("   ");
     }
     text + "\n"
 }
 
-fn time(now: &RunProgress, whole: PlannedTotal) -> String {
+fn time(now: &Progress, whole: PlannedTotal) -> String {
     let of = whole.length.map_or(String::new(), |length| format!(" of {:.0} s", length.as_secs()));
     let left = time_left(now, whole).map_or(String::new(), |left| format!(", {:.0} s to go", left.as_secs()));
-    format!("{:.0} s{of}{left}", now.age.as_secs())
+    format!("{:.0} s{of}{left}", now.0.age.as_secs())
 }
 
 /// Estimated time left: from the plan, or from the pace so far.
-fn time_left(now: &RunProgress, whole: PlannedTotal) -> Option<Gap> {
+fn time_left((now, figures): &Progress, whole: PlannedTotal) -> Option<Gap> {
     if let Some(length) = whole.length {
         return Some(Gap::from_nanos(length.as_nanos().saturating_sub(now.age.as_nanos())));
     }
-    let (done, planned) = (ended_requests(&now.summary), whole.requests?);
+    let (done, planned) = (figures.ended, whole.requests?);
     let each = now.age.as_nanos().checked_div(done)?;
     Some(Gap::from_nanos(each.saturating_mul(planned.saturating_sub(done))))
 }
 
-fn counts(now: &RunProgress, whole: PlannedTotal) -> Vec<String> {
+fn counts((now, figures): &Progress, whole: PlannedTotal) -> Vec<String> {
     let planned = whole.requests.map(|requests| format!("{requests} planned"));
     let counts = [
         format!("{} sent", now.sent),
         format!("{} in flight", now.in_flight),
-        format!("{} done", ended_requests(&now.summary)),
-        format!("{} not successful", failed_requests(&now.summary)),
+        format!("{} done", figures.ended),
+        format!("{} not successful", figures.not_successful),
     ];
     planned.into_iter().chain(counts).collect()
 }
 
-fn rates(now: &RunProgress) -> Vec<String> {
-    let summary = &now.summary;
-    let rate = summary.sent_rate.map_or("-".to_owned(), |rate| format!("{rate:.2}"));
-    vec![format!("{rate} requests/s sent"), format!("{:.0} tokens/s", summary.output_rate)]
+fn rates(figures: &ProgressFigures) -> Vec<String> {
+    let rate = figures.sent_rate.map_or("-".to_owned(), |rate| format!("{rate:.2}"));
+    vec![format!("{rate} requests/s sent"), format!("{:.0} tokens/s", figures.output_rate)]
 }
 
-fn latencies(now: &RunProgress) -> Vec<String> {
-    let summary = &now.summary;
-    let of = |name: &str, spread: Option<LatencyStats>| {
-        let (middle, high) =
-            (format_percentile(spread, |spread| spread.p50), format_percentile(spread, |spread| spread.p99));
-        format!("{name} p50 {middle} p99 {high}")
+fn latencies(figures: &ProgressFigures) -> Vec<String> {
+    let gap = |nanos: f64| Gap::from_nanos(nanos.round() as u64).to_string();
+    let of = |name: &str, latency: Option<(f64, f64)>| {
+        let (p50, p99) = latency.map_or(("-".to_owned(), "-".to_owned()), |(p50, p99)| (gap(p50), gap(p99)));
+        format!("{name} p50 {p50} p99 {p99}")
     };
-    vec![of("TTFT from planned", summary.ttft_from_planned), of("ITL", summary.itl), of("lag", summary.lag)]
+    vec![of("TTFT from planned", figures.ttft_from_planned), of("ITL", figures.itl), of("lag", figures.lag)]
 }
 
-fn goodput(now: &RunProgress) -> Vec<String> {
-    let of = |goodput: &ReplayGoodput| {
-        let ReplayGoodput { slo, met, counted, per_second } = goodput;
-        format!("{slo}: {met} of {counted} met ({per_second:.2}/s)")
+fn goodput(figures: &ProgressFigures) -> Vec<String> {
+    let of = |SloGoodput { slo, met, counted, requests_per_second, .. }: &SloGoodput| {
+        format!("{slo}: {met} of {counted} met ({requests_per_second:.2}/s)")
     };
-    now.summary.goodput.iter().map(of).collect()
-}
-
-/// Includes warm-up and cool-down.
-fn ended_requests(summary: &ReplaySummary) -> u64 {
-    summary.requests + summary.outside_window
-}
-
-/// Excludes warm-up and cool-down.
-fn failed_requests(summary: &ReplaySummary) -> u64 {
-    summary.requests - summary.outcomes.get("success").copied().unwrap_or(0)
-}
-
-fn format_percentile(spread: Option<LatencyStats>, which: fn(LatencyStats) -> u64) -> String {
-    spread.map_or("-".to_owned(), |spread| Gap::from_nanos(which(spread)).to_string())
+    figures.goodput.iter().map(of).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::measure::time::Stamp;
-    use crate::replay::plan::measurement_window::MeasurementWindow;
-    use crate::replay::result::summary::ReplayAccumulator;
 
-    fn progress() -> RunProgress {
-        let fold = ReplayAccumulator::new(Stamp::default(), Arc::default(), MeasurementWindow::default());
-        let good = ReplayGoodput { slo: "chat".to_owned(), met: 20, counted: 24, per_second: 1.5 };
-        let spread =
-            LatencyStats { count: 9, mean: 0.0, min: 0, p50: 5_000_000, p90: 0, p99: 70_000_000, p999: 0, max: 0 };
-        let summary = ReplaySummary {
-            requests: 24,
-            outside_window: 2,
-            outcomes: [("success", 21), ("failed", 3)].into(),
+    fn progress() -> Progress {
+        let figures = ProgressFigures {
+            ended: 26,
+            not_successful: 3,
             sent_rate: Some(2.5),
             output_rate: 320.0,
-            ttft_from_planned: Some(spread),
-            goodput: vec![good],
-            ..fold.summary(None)
+            ttft_from_planned: Some((5_000_000.0, 70_000_000.0)),
+            goodput: vec![SloGoodput {
+                slo: "chat".to_owned(),
+                text: String::new(),
+                met: 20,
+                counted: 24,
+                share: None,
+                requests_per_second: 1.5,
+                tokens_per_second: 0.0,
+            }],
+            ..ProgressFigures::default()
         };
-        RunProgress { age: Gap::from_millis(12_000), rows_read: 100, sent: 30, in_flight: 4, summary }
+        (RunProgress { age: Gap::from_millis(12_000), rows_read: 100, sent: 30, in_flight: 4 }, figures)
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rustls::ClientConfig;
 use tokenizers::Tokenizer;
 
+use super::error::SetupError;
 use super::flags::RunnerArgs;
-use super::plan::SetupError;
 use crate::replay::plan::schedule::ScheduledRequest;
 use crate::replay::request::encoder::RequestEncoder;
 use crate::replay::request::tokenize;

@@ -18,12 +18,12 @@ use tokio::sync::oneshot;
 use self::level_args::LevelArgs;
 use self::levels::{LevelList, rates, slots};
 use self::plan::{RunSpec, SweepPlan};
-use super::EXIT_USAGE;
+use super::exit_code::{EXIT_INVALID_RUN, EXIT_SLO_MISSED, EXIT_USAGE};
 use super::help::VerbHelp;
-use super::report::text_screen;
+use super::runner::execute;
 use super::runner::flags::condition;
-use super::runner::{EXIT_INVALID_RUN, EXIT_SLO_MISSED, execute};
 use super::signals::StopSignals;
+use super::terminal::text_layout;
 use super::values::parse_positive_duration;
 use crate::measure::slo::criteria::Criteria;
 use crate::measure::time::Gap;
@@ -123,9 +123,9 @@ pub(crate) struct Args {
 
 /// Runs what is not done yet, and tells what all came to.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    super::raise_fd_limit();
+    crate::cli::descriptors::raise_fd_limit();
     let usage = |said: String| {
-        super::eprint_line(&format!("error: {said}"));
+        crate::cli::terminal::eprint_line(&format!("error: {said}"));
         Ok(ExitCode::from(EXIT_USAGE))
     };
     let outline = match SweepPlan::of(args) {
@@ -202,7 +202,7 @@ impl SweepRunner<'_> {
                 SearchStep::Sustain(level) => (level, true),
                 SearchStep::End(found) => {
                     if found.met.is_none() && !trials.iter().any(|trial| trial.valid) {
-                        super::eprint_line("error: no run is valid, so nothing is known of the server");
+                        crate::cli::terminal::eprint_line("error: no run is valid, so nothing is known of the server");
                         return Ok(SweepStop::Failed(EXIT_INVALID_RUN));
                     }
                     self.file.answer =
@@ -227,7 +227,7 @@ impl SweepRunner<'_> {
             // A server that answers nobody, and did at a lower level, is asked for too much.
             let drowned = silent && answered > 0.0 && level > answered;
             if !drowned && (silent || seen.iter().any(|seen| seen.of == 0.0)) {
-                super::eprint_line(
+                crate::cli::terminal::eprint_line(
                     "error: no request can be judged: none was answered in full, or no objective is for them",
                 );
                 return Ok(SweepStop::Failed(EXIT_INVALID_RUN));
@@ -252,7 +252,7 @@ impl SweepRunner<'_> {
         if folder.exists() {
             fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
         }
-        super::eprint_line(&format!("{} ({place})", run.folder.trim_start_matches("runs/")));
+        crate::cli::terminal::eprint_line(&format!("{} ({place})", run.folder.trim_start_matches("runs/")));
         if let Some(over) = self.send(&self.outline.level_flags(&run, &self.args.out), wish)? {
             return Ok(Err(over));
         }
@@ -264,7 +264,11 @@ impl SweepRunner<'_> {
         let grown = measured.growth.map_or(String::new(), |growth| {
             format!(": saturated, {:.2} requests more in flight each second", growth.per_second)
         });
-        super::eprint_line(&format!("{}: {:.2} requests/s{grown}", wish.level.name, measured.successes_per_second()));
+        crate::cli::terminal::eprint_line(&format!(
+            "{}: {:.2} requests/s{grown}",
+            wish.level.name,
+            measured.successes_per_second()
+        ));
         Ok(Ok(measured))
     }
 
@@ -287,7 +291,7 @@ impl SweepRunner<'_> {
             Ok(prepared) => prepared,
             Err(refused) => {
                 let (said, code) = refused.message_and_exit_code();
-                super::eprint_line(&said);
+                crate::cli::terminal::eprint_line(&said);
                 return Ok(Some(SweepStop::Failed(code)));
             }
         };
@@ -301,9 +305,10 @@ impl SweepRunner<'_> {
 fn print_result(args: &Args, outline: &SweepPlan, file: SweepFile, ended: SweepStop) -> anyhow::Result<ExitCode> {
     let (answer, nothing) = (file.answer, file.runs.is_empty());
     let sweep = Sweep::read(&args.out, file, &SweepReportOptions::default().with_default_percentiles())?;
-    let printed = super::print(&if args.json { sweep.json() } else { render(&sweep, text_screen(false)) })?;
+    let printed =
+        crate::cli::terminal::print(&if args.json { sweep.json() } else { render(&sweep, text_layout(false)) })?;
     if ended == SweepStop::Stopped {
-        super::eprint_line("stopped: start it again to go on");
+        crate::cli::terminal::eprint_line("stopped: start it again to go on");
     }
     let missed = args.fail_if.is_some_and(|least| sweep.is_below(least));
     Ok(match (ended, &outline.goals, answer) {

@@ -126,7 +126,7 @@ pub(super) fn check_stdin_once(paths: &[impl AsRef<Path>]) -> anyhow::Result<()>
 /// The trace with whole prompts; says so where it had none.
 pub(super) fn with_whole_turns(trace: Trace) -> Trace {
     if trace.header.turns == TurnContent::Delta {
-        crate::cli::eprint_line(notes::WHOLE_TURNS_NOTE);
+        crate::cli::terminal::eprint_line(notes::WHOLE_TURNS_NOTE);
     }
     expand_turns(trace)
 }
@@ -143,7 +143,7 @@ fn open_between(
     times: Option<(u64, u64)>,
 ) -> anyhow::Result<InputTrace> {
     let (opened, by) = open_silently(path, named, reading, times)?;
-    crate::cli::eprint_line(&notes::format_note(path, opened.format, by, &opened.trace.header));
+    crate::cli::terminal::eprint_line(&notes::format_note(path, opened.format, by, &opened.trace.header));
     Ok(opened)
 }
 

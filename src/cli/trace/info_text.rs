@@ -1,7 +1,5 @@
 //! The answer of `trace info` for people: figures, and pictures of rate and lengths.
 
-use comfy_table::Table;
-
 use super::notes;
 use crate::measure::time::Gap;
 use crate::report::ascii_plot::{bar, columns, table_cell, with_thousands};
@@ -15,8 +13,6 @@ pub(super) struct InfoScreen {
     plain: bool,
 }
 
-/// Columns where nobody says how wide the screen is.
-const DEFAULT_COLUMNS: usize = 100;
 /// Columns of the names of figures.
 const LABEL: usize = 15;
 /// Lines of the picture of the rate.
@@ -24,7 +20,7 @@ const RATE_PLOT_LINES: u64 = 4;
 
 impl InfoScreen {
     pub(super) fn of_stdout(plain: bool) -> Self {
-        Self { width: Table::new().width().map_or(DEFAULT_COLUMNS, usize::from).clamp(40, 200), plain }
+        Self { width: crate::cli::terminal::columns(), plain }
     }
 }
 

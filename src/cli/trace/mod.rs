@@ -292,14 +292,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             let input = args.input.open()?;
             let (seed, name) = (args.input.reading.seed, args.input.trace.display().to_string());
             let (trace, grid) = respace::respace(input.trace, &name, args.grid.map(Gap::as_nanos), seed)?;
-            super::eprint_line(&format!("note: batches of {} are spread", Gap::from_nanos(grid)));
+            crate::cli::terminal::eprint_line(&format!("note: batches of {} are spread", Gap::from_nanos(grid)));
             args.output.write(trace, input.format, &[&args.input.trace])
         }
         Verb::Diff(args) => diff_traces(args).or_else(|error| {
-            super::eprint_line(&format!("error: {error:#}"));
+            crate::cli::terminal::eprint_line(&format!("error: {error:#}"));
             Ok(ExitCode::from(2))
         }),
-        Verb::Schema => super::print(&format!("{:#}\n", row::schema().as_value())),
+        Verb::Schema => crate::cli::terminal::print(&format!("{:#}\n", row::schema().as_value())),
     }
 }
 
@@ -315,12 +315,16 @@ fn info(args: &InfoArgs) -> anyhow::Result<ExitCode> {
     let info = info::info(&mut input.trace, cache)?;
     notes::print_losses(&input.trace.losses);
     if (args.cache_blocks.is_some() || args.cache_tokens.is_some()) && info.reuse.is_empty() {
-        super::eprint_line("note: rows have no block ids, so that nothing can be told of a cache");
+        crate::cli::terminal::eprint_line("note: rows have no block ids, so that nothing can be told of a cache");
     }
     if args.json {
-        return super::print(&format!("{}\n", serde_json::to_string_pretty(&info)?));
+        return crate::cli::terminal::print(&format!("{}\n", serde_json::to_string_pretty(&info)?));
     }
-    super::print(&info_text::render(&info, &input.trace.header, &info_text::InfoScreen::of_stdout(args.plain)))
+    crate::cli::terminal::print(&info_text::render(
+        &info,
+        &input.trace.header,
+        &info_text::InfoScreen::of_stdout(args.plain),
+    ))
 }
 
 fn diff_traces(args: &DiffArgs) -> anyhow::Result<ExitCode> {
@@ -333,9 +337,9 @@ fn diff_traces(args: &DiffArgs) -> anyhow::Result<ExitCode> {
     let names = [a.0.clone(), b.0.clone()];
     let diff = trace_diff::diff(a, b)?;
     if args.json {
-        return super::print(&format!("{}\n", serde_json::to_string_pretty(&diff)?));
+        return crate::cli::terminal::print(&format!("{}\n", serde_json::to_string_pretty(&diff)?));
     }
-    super::print(&diff::render(&diff, [&names[0], &names[1]]))
+    crate::cli::terminal::print(&diff::render(&diff, [&names[0], &names[1]]))
 }
 
 fn scale_trace(args: &ScaleArgs) -> anyhow::Result<ExitCode> {
@@ -343,7 +347,7 @@ fn scale_trace(args: &ScaleArgs) -> anyhow::Result<ExitCode> {
     let factor = times(args.rate);
     let path = &args.input.trace;
     // Of a pipe by its name each copy would get some of the rows.
-    if let Some(pipe) = super::one_shot_input(path).filter(|_| factor > 1.0) {
+    if let Some(pipe) = crate::cli::trace_input::one_shot_input(path).filter(|_| factor > 1.0) {
         let times = factor.ceil();
         anyhow::bail!(
             "{pipe} can be read once, and {factor}x of a trace reads it {times} times; write it to a file first"

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use crate::cli::eprint_line;
+use crate::cli::terminal::eprint_line;
 use crate::measure::time::Gap;
 use crate::trace::conversion_loss::ConversionLosses;
 use crate::trace::format::{ConversionSummary, TraceFormat};

@@ -2,4 +2,3 @@
 
 pub mod output;
 pub mod row;
-pub mod summary;

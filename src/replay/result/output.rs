@@ -1,4 +1,4 @@
-//! A run's output: a callback for each row, and a directory with `run.json` (the run and its results) and
+//! A run's output: a folder with `run.json` (the run and its results) and
 //! `records.jsonl.zst` (one row per request).
 
 use std::fs::{self, File};
@@ -7,25 +7,20 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::measure::timeline::TokenEvent;
+use crate::trace_file::gaps::pack;
 use crate::trace_file::reader::{RECORDS_FILE, RUN_FILE};
 use crate::trace_file::row::{SOURCE, TraceEntry, TraceHeader};
 use crate::trace_file::writer::TraceWriter;
 
-/// Receives each row as its request ends, on the collector thread.
-pub type RowCallback = Box<dyn FnMut(TraceEntry) + Send>;
-
-/// The outputs of a run.
-#[derive(Default)]
+/// The folder of a run.
 pub struct RunOutput {
-    folder: Option<(PathBuf, TraceHeader)>,
-    row_callback: Option<RowCallback>,
+    folder: PathBuf,
+    header: TraceHeader,
 }
 
 /// An open output.
-pub(in crate::replay) struct RunWriter {
-    rows: Option<TraceWriter<File>>,
-    row_callback: Option<RowCallback>,
-}
+pub(in crate::replay) struct RunWriter(TraceWriter<File>);
 
 impl RunOutput {
     /// Writes into a folder, and creates it if necessary. `header` is the trace's.
@@ -42,41 +37,29 @@ impl RunOutput {
         if folder.join(RECORDS_FILE).exists() {
             return refused("it holds the records of a run that did not end; name another folder");
         }
-        Ok(Self { folder: Some((folder.to_owned(), header)), row_callback: None })
-    }
-
-    /// Also passes each row to this callback.
-    pub fn with_row_callback(self, each: RowCallback) -> Self {
-        Self { row_callback: Some(each), ..self }
+        Ok(Self { folder: folder.to_owned(), header })
     }
 
     pub(in crate::replay) fn begin(self, started_unix_ns: u64) -> io::Result<RunWriter> {
-        let rows = |(folder, header): (PathBuf, TraceHeader)| {
-            let file = File::create(folder.join(RECORDS_FILE))?;
-            let source = SOURCE.to_owned();
-            TraceWriter::new(file, &TraceHeader { source, started_unix_ns: Some(started_unix_ns), ..header })
-        };
-        Ok(RunWriter { rows: self.folder.map(rows).transpose()?, row_callback: self.row_callback })
+        let file = File::create(self.folder.join(RECORDS_FILE))?;
+        let header = TraceHeader { source: SOURCE.to_owned(), started_unix_ns: Some(started_unix_ns), ..self.header };
+        TraceWriter::new(file, &header).map(RunWriter)
     }
 }
 
 impl RunWriter {
-    /// The callback gets every row, even if the file fails.
-    pub(in crate::replay) fn row(&mut self, row: TraceEntry) -> io::Result<()> {
-        let written = self.rows.as_mut().map_or(Ok(()), |rows| rows.write(&row));
-        if let Some(each) = &mut self.row_callback {
-            each(row);
-        }
-        written
+    pub(in crate::replay) fn row(&mut self, mut row: TraceEntry, gaps: &[TokenEvent]) -> io::Result<()> {
+        row.timing.gaps = (!gaps.is_empty()).then(|| pack(gaps));
+        self.0.write(&row)
     }
 
     /// Flushes all rows so far to the file.
     pub(in crate::replay) fn flush(&mut self) -> io::Result<()> {
-        self.rows.as_mut().map_or(Ok(()), TraceWriter::flush)
+        self.0.flush()
     }
 
     pub(in crate::replay) fn end(self) -> io::Result<()> {
-        self.rows.map_or(Ok(()), |rows| rows.finish().map(drop))
+        self.0.finish().map(drop)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::replay::plan::schedule::ScheduledRequest;
 use crate::replay::request::template::max_output_tokens;
 use crate::stats::hash::combine;
 use crate::trace_file::response_fields::response_fields;
-use crate::trace_file::row::{PromptShape, RequestParams, RequestTargets, TraceEntry, TransferStats};
+use crate::trace_file::row::{PromptShape, RequestParams, RequestTargets, Timing, TraceEntry, TransferStats};
 
 /// Why a request has no complete response, if the status does not show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,28 +85,19 @@ impl CompletedRequest {
         self.record.times.received.since(self.planned)
     }
 
-    /// Time to first token since the planned time, as a user experiences it.
-    pub fn ttft_from_planned(&self) -> Option<Gap> {
-        self.record.times.first_token.map(|first| first.since(self.planned))
-    }
-
-    /// Duration since the planned time.
-    pub fn duration_from_planned(&self) -> Gap {
-        self.record.times.ended.since(self.planned)
-    }
-
     /// The prompt's block ids. Later passes over the trace use other texts, and so other ids.
     fn blocks(&self) -> Vec<u64> {
         let (pass, ids) = (u64::from(self.scheduled.pass), self.scheduled.entry.prompt.blocks.iter());
         ids.map(|id| if pass > 0 { combine(*id, pass) } else { *id }).collect()
     }
 
-    /// The result's row. `begin` is time zero.
+    /// The result's row without its gaps. `begin` is time zero.
     pub fn row(&self, begin: Stamp, upstream: &str) -> TraceEntry {
         let (record, times) = (&self.record, &self.record.times);
         let after = |at: Stamp| at.since(times.received).as_nanos();
         let asked = &self.scheduled.entry;
         let usage = record.usage;
+        let response = response_fields(record, after);
         TraceEntry {
             at: times.received.since(begin).as_nanos(),
             planned: Some(self.planned.since(begin).as_nanos()),
@@ -135,7 +126,8 @@ impl CompletedRequest {
                 reads: times.head.map(|_| self.reads),
             })),
             upstream: Some(upstream.to_owned()),
-            ..response_fields(record, &self.gaps, self.lost_gaps, after)
+            timing: Timing { lost_gaps: (self.lost_gaps > 0).then_some(self.lost_gaps), ..response.timing },
+            ..response
         }
     }
 }

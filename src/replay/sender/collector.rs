@@ -1,8 +1,7 @@
-//! The collector thread: it aggregates each record, passes it to the observer callback, and writes it as a row.
+//! The collector thread: it passes each record to the callback of the run, and writes it as a row.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Mutex, PoisonError};
 
 use super::run::{CompletionCallback, Config};
 use super::target::TargetUrl;
@@ -10,19 +9,17 @@ use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
 use crate::replay::result::output::{RunOutput, RunWriter};
 use crate::replay::result::row::CompletedRequest;
-use crate::replay::result::summary::ReplayAccumulator;
 
 /// A kill loses at most the rows of one interval.
 const FLUSH_INTERVAL: Gap = Gap::from_millis(1_000);
 
-/// Aggregates records and writes their rows until the last sending thread has ended.
+/// Passes on records and writes their rows until the last sending thread has ended.
 pub(in crate::replay) fn collect(
     records: &Receiver<Box<CompletedRequest>>,
-    fold: &Mutex<ReplayAccumulator>,
     config: &Config,
     begin: Stamp,
     output: Option<RunOutput>,
-    mut watcher: Option<CompletionCallback>,
+    mut on_completion: CompletionCallback,
 ) -> io::Result<()> {
     let places: Vec<String> = config.targets.iter().map(TargetUrl::authority).collect();
     let mut output = output.map(|output| output.begin(Clock::Monotonic.unix_nanos(begin))).transpose()?;
@@ -30,12 +27,11 @@ pub(in crate::replay) fn collect(
     loop {
         match records.recv_timeout(FLUSH_INTERVAL.into()) {
             Ok(done) => {
-                fold.lock().unwrap_or_else(PoisonError::into_inner).add(&done);
-                if let Some(watcher) = &mut watcher {
-                    watcher(&done);
-                }
+                let row = done.row(begin, &places[done.target % places.len()]);
+                // The callback gets every record, even if the file fails.
+                on_completion(&done, &row);
                 if let Some(output) = &mut output {
-                    written = written.and(output.row(done.row(begin, &places[done.target % places.len()])));
+                    written = written.and(output.row(row, &done.gaps));
                 }
             }
             Err(RecvTimeoutError::Timeout) => {}

@@ -12,8 +12,8 @@
 //! collector only if it is 65,536 records behind. The lag then shows it.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use rustls::ClientConfig;
@@ -36,7 +36,7 @@ use crate::replay::plan::schedule::{RowError, ScheduledRequest};
 use crate::replay::request::encoder::RequestEncoder;
 use crate::replay::result::output::RunOutput;
 use crate::replay::result::row::CompletedRequest;
-use crate::replay::result::summary::{ReplayAccumulator, ReplaySummary};
+use crate::trace_file::row::TraceEntry;
 
 /// Time from the start of the threads to time zero, for the first connections and encoded requests.
 const START_DELAY: Gap = Gap::from_millis(500);
@@ -45,11 +45,8 @@ const MAX_INBOX_REQUESTS: usize = 4_096;
 /// Limit on records that wait for the collector.
 const MAX_QUEUED_RECORDS: usize = 65_536;
 
-/// Recent requests in the latencies shown during the run.
-const MAX_PROGRESS_SAMPLES: usize = 4_096;
-
-/// Receives every record, on the collector thread.
-pub type CompletionCallback = Box<dyn FnMut(&CompletedRequest) + Send>;
+/// Receives every record with its row, on the collector thread. The row has no packed gaps.
+pub type CompletionCallback = Box<dyn FnMut(&CompletedRequest, &TraceEntry) + Send>;
 
 /// Open or closed loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,7 +118,7 @@ pub enum RunCommand {
 }
 
 /// A run's progress.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct RunProgress {
     /// Time since time zero.
     pub age: Gap,
@@ -131,15 +128,11 @@ pub struct RunProgress {
     pub sent: u64,
     /// Requests that have not ended.
     pub in_flight: u32,
-    /// Counts so far, and latencies of recent requests.
-    pub summary: ReplaySummary,
 }
 
 /// A run's outcome.
 #[derive(Debug)]
 pub struct RunOutcome {
-    /// Final figures.
-    pub summary: ReplaySummary,
     /// Wall-clock time zero, in nanoseconds since 1970.
     pub started_unix_ns: u64,
     /// Requests sent.
@@ -150,7 +143,7 @@ pub struct RunOutcome {
     pub core_time: CoreTime,
     /// Whether a command stopped it early.
     pub stopped: bool,
-    /// The first error; the figures cover the requests sent before it.
+    /// The first error; the records cover the requests sent before it.
     pub error: Option<RunError>,
 }
 
@@ -176,7 +169,6 @@ pub struct ReplayRun {
     begin: Stamp,
     command_tx: watch::Sender<RunCommand>,
     counters: Arc<RunCounters>,
-    accumulator: Arc<Mutex<ReplayAccumulator>>,
     feeder: JoinHandle<Result<(), RunError>>,
     workers: Vec<JoinHandle<io::Result<()>>>,
     paced_writer: (Arc<PacedWriter>, JoinHandle<bool>),
@@ -185,7 +177,7 @@ pub struct ReplayRun {
 
 impl ReplayRun {
     /// Starts to send the requests of `schedule`, which is called on the feeder thread. Rows of the result go to
-    /// `output`.
+    /// `output`, and every record to `on_completion`.
     ///
     /// # Errors
     /// The system cannot start a thread.
@@ -193,22 +185,7 @@ impl ReplayRun {
         config: Config,
         schedule: impl FnOnce() -> Result<S, RowError> + Send + 'static,
         output: Option<RunOutput>,
-    ) -> io::Result<Self>
-    where
-        S: Iterator<Item = Result<ScheduledRequest, RowError>>,
-    {
-        Self::start_watched(config, schedule, output, None)
-    }
-
-    /// Starts a run as [`start`](Self::start) does, and passes every record to a callback.
-    ///
-    /// # Errors
-    /// The system cannot start a thread.
-    pub fn start_watched<S>(
-        config: Config,
-        schedule: impl FnOnce() -> Result<S, RowError> + Send + 'static,
-        output: Option<RunOutput>,
-        watcher: Option<CompletionCallback>,
+        on_completion: CompletionCallback,
     ) -> io::Result<Self>
     where
         S: Iterator<Item = Result<ScheduledRequest, RowError>>,
@@ -218,7 +195,7 @@ impl ReplayRun {
         let starter = thread::Builder::new().name("start".to_owned()).spawn(move || {
             // If the system refuses, the threads run at normal priority.
             _ = request_highest_priority();
-            Self::start_threads(config, schedule, output, watcher)
+            Self::start_threads(config, schedule, output, on_completion)
         })?;
         starter.join().unwrap_or_else(|_| Err(io::Error::other("the thread that starts a run panicked")))
     }
@@ -227,7 +204,7 @@ impl ReplayRun {
         config: Config,
         schedule: impl FnOnce() -> Result<S, RowError> + Send + 'static,
         output: Option<RunOutput>,
-        watcher: Option<CompletionCallback>,
+        on_completion: CompletionCallback,
     ) -> io::Result<Self>
     where
         S: Iterator<Item = Result<ScheduledRequest, RowError>>,
@@ -235,11 +212,6 @@ impl ReplayRun {
         crate::net::io::enable_rx_timestamps();
         let soon = Clock::Monotonic.now().after(START_DELAY);
         let begin = config.begin.map_or(soon, |begin| begin.max(soon));
-        let fold = Arc::new(Mutex::new(ReplayAccumulator::new(
-            begin,
-            Arc::clone(&config.slos),
-            config.measurement_window.clone(),
-        )));
         let (config, counters) = (Arc::new(config), Arc::<RunCounters>::default());
         let order = watch::Sender::new(RunCommand::Run);
         let (done, records) = sync_channel(MAX_QUEUED_RECORDS);
@@ -272,21 +244,12 @@ impl ReplayRun {
             })?
         };
         let folder = {
-            let (fold, config) = (Arc::clone(&fold), Arc::clone(&config));
+            let config = Arc::clone(&config);
             thread::Builder::new()
                 .name("records".to_owned())
-                .spawn(move || collect(&records, &fold, &config, begin, output, watcher))?
+                .spawn(move || collect(&records, &config, begin, output, on_completion))?
         };
-        Ok(Self {
-            begin,
-            command_tx: order,
-            counters,
-            accumulator: fold,
-            feeder,
-            workers,
-            paced_writer: pen,
-            collector: folder,
-        })
+        Ok(Self { begin, command_tx: order, counters, feeder, workers, paced_writer: pen, collector: folder })
     }
 
     /// Live counters, shared with the run's threads.
@@ -301,14 +264,11 @@ impl ReplayRun {
 
     /// A snapshot of the progress.
     pub fn progress(&self) -> RunProgress {
-        let summary =
-            self.accumulator.lock().unwrap_or_else(PoisonError::into_inner).summary(Some(MAX_PROGRESS_SAMPLES));
         RunProgress {
             age: self.age(),
             rows_read: self.counters.rows_read(),
             sent: self.counters.sent(),
             in_flight: self.counters.in_flight(),
-            summary,
         }
     }
 
@@ -340,7 +300,6 @@ impl ReplayRun {
         let penned = thread.join().map_err(|_| RunError::Panicked);
         let written = self.collector.join().map_or(Err(RunError::Panicked), |ended| ended.map_err(RunError::Output));
         RunOutcome {
-            summary: self.accumulator.lock().unwrap_or_else(PoisonError::into_inner).summary(None),
             started_unix_ns: Clock::Monotonic.unix_nanos(self.begin),
             sent: self.counters.sent(),
             real_time: matches!(penned, Ok(true)),

@@ -5,6 +5,7 @@
 //! own lateness appears in the interval. The server's CPU time is excluded, because only the other threads are counted.
 //! The part of the plan beyond the test's limits is extrapolated from the CPU cost per event.
 
+mod latency_stats;
 mod load;
 
 use std::io;
@@ -18,21 +19,26 @@ use nix::sys::time::TimeValLike as _;
 use serde::Serialize;
 use tokio::sync::oneshot;
 
+use super::error::SetupError;
+use super::figures::{RunFigures, RunTotals};
 use super::flags::RunnerArgs;
-use super::plan::SetupError;
 use crate::clock::Clock;
 use crate::measure::slo::Slos;
 use crate::measure::time::{Gap, Stamp, Window};
 use crate::replay::request::encoder::RequestEncoder;
 use crate::replay::request::template::ExactOutput;
-use crate::replay::result::summary::{LatencyStats, ReplaySummary};
+use crate::replay::result::row::CompletedRequest;
 use crate::replay::sender::priority::CoreTime;
 use crate::replay::sender::run::{LoopMode, SessionMode};
 use crate::replay::sender::target::TargetUrl;
 use crate::replay::{Config, ReplayRun};
+use crate::report::accumulate::Accumulator;
+use crate::report::metric::ReportMetric;
 use crate::sim::{self, SimOptions, SimServer};
 use crate::trace::prompt_text::PromptGenerator;
 use crate::trace::vocabulary::Vocabulary;
+use crate::trace_file::row::TraceEntry;
+use latency_stats::LatencyStats;
 pub(super) use load::OfferedLoad;
 use load::SelfTestLoad;
 
@@ -112,21 +118,23 @@ pub(super) fn run_self_test(
         begin: None,
     };
     let most_open = Arc::new(AtomicU32::new(0));
-    let watcher = {
-        let most_open = Arc::clone(&most_open);
-        Box::new(move |done: &crate::replay::result::row::CompletedRequest| {
-            _ = most_open.fetch_max(done.in_flight + 1, Relaxed)
+    let figures = RunFigures::new(Slos::default(), config.measurement_window.clone(), None);
+    let on_completion = {
+        let (most_open, mut add) = (Arc::clone(&most_open), figures.callback());
+        Box::new(move |done: &CompletedRequest, row: &TraceEntry| {
+            _ = most_open.fetch_max(done.in_flight + 1, Relaxed);
+            add(done, row);
         })
     };
-    let run = ReplayRun::start_watched(config, move || Ok(trial.schedule()), None, Some(watcher))?;
+    let run = ReplayRun::start(config, move || Ok(trial.schedule()), None, on_completion)?;
     let begin = run.begin();
     let (ended, cpu) = serving.measure(begin.after(from), begin.after(to), || run.finish())?;
-    let summary = ended.summary;
+    let observed = figures.read(SelfTestFigures::of);
     let probed = trial.load();
     let cpu_per_event = cpu.as_secs() / (probed.events_per_second * (to.as_secs() - from.as_secs()));
     let cores = cpu_per_event * load.events_per_second;
     let given = thread::available_parallelism().map_or(1, |cores| cores.get()).min(workers);
-    let mut uncertain = find_problems(&summary, trial.token_interval, args.max_lag);
+    let mut uncertain = find_problems(&observed, trial.token_interval, args.max_lag);
     uncertain.extend(overload_warning(&load, cores, given));
     uncertain.extend(contention_warning(ended.core_time));
     Ok(SelfTestFindings {
@@ -134,10 +142,10 @@ pub(super) fn run_self_test(
         probed,
         tokens_per_request: trial.tokens,
         most_open: most_open.load(Relaxed),
-        sent_rate: summary.sent_rate,
-        lag: summary.lag,
+        sent_rate: observed.sent_rate,
+        lag: observed.lag,
         beat: trial.token_interval.as_nanos(),
-        observed: summary.itl,
+        observed: observed.itl,
         core_wait: ended.core_time.mean_wait().map(Gap::as_nanos),
         cpu_us_per_event: cpu_per_event * 1e6,
         cores,
@@ -197,10 +205,36 @@ fn other_threads_cpu_nanos() -> io::Result<u64> {
     Ok((of(UsageWho::RUSAGE_SELF)? - of(UsageWho::RUSAGE_THREAD)?).unsigned_abs() * 1_000)
 }
 
+/// Figures of the self-test's requests.
+struct SelfTestFigures {
+    requests: u64,
+    successes: u64,
+    planned_rate: Option<f64>,
+    sent_rate: Option<f64>,
+    lag: Option<LatencyStats>,
+    itl: Option<LatencyStats>,
+}
+
+impl SelfTestFigures {
+    fn of(totals: &mut RunTotals) -> Self {
+        let RunTotals { requests: Accumulator { total, .. }, counts, .. } = totals;
+        let (requests, successes) = (total.requests(), total.successes());
+        let mut stats = |metric: ReportMetric| total.samples[metric as usize].sorted().map(LatencyStats::of);
+        Self {
+            requests,
+            successes,
+            planned_rate: counts.planned_rate(requests),
+            sent_rate: counts.sent_rate(requests),
+            lag: stats(ReportMetric::Lag),
+            itl: stats(ReportMetric::Itl),
+        }
+    }
+}
+
 /// Lists the figures that would be wrong.
-fn find_problems(summary: &ReplaySummary, beat: Gap, max_lag: Gap) -> Vec<String> {
+fn find_problems(summary: &SelfTestFigures, beat: Gap, max_lag: Gap) -> Vec<String> {
     let gap = Gap::from_nanos;
-    let failed = summary.requests - summary.outcomes.get("success").copied().unwrap_or(0);
+    let failed = summary.requests - summary.successes;
     let mut uncertain = Vec::new();
     if failed > 0 {
         uncertain.push(format!("{failed} of {} requests would fail because of the load generator", summary.requests));
@@ -290,22 +324,19 @@ mod tests {
 
     #[test]
     fn each_number_that_would_be_wrong_is_named_with_how_much() {
-        use crate::replay::result::summary::ReplayAccumulator;
-        let fold = ReplayAccumulator::new(Stamp::default(), Arc::default(), Window::default().into());
-        let good = ReplaySummary {
+        let good = SelfTestFigures {
             requests: 100,
-            outcomes: [("success", 100)].into(),
+            successes: 100,
             planned_rate: Some(50.0),
             sent_rate: Some(50.01),
             lag: spread(10_000_000),
             itl: spread(22_000_000),
-            ..fold.summary(None)
         };
         let max_lag = Gap::from_millis(10);
         let beat = Gap::from_millis(20);
         assert_eq!(find_problems(&good, beat, max_lag), [""; 0]);
-        let bad = ReplaySummary {
-            outcomes: [("success", 98), ("failed", 2)].into(),
+        let bad = SelfTestFigures {
+            successes: 98,
             sent_rate: Some(49.0),
             lag: spread(10_000_001),
             itl: spread(23_500_000),

@@ -1,0 +1,42 @@
+//! Output: stdout is data, stderr is talk.
+
+use std::io::{self, IsTerminal, Write as _};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use comfy_table::Table;
+
+use crate::report::text::TextLayout;
+
+/// Width of output that is not a terminal.
+const DEFAULT_COLUMNS: usize = 100;
+
+/// Writes data to stdout, which ends a verb. A closed pipe is no error: its reader has read enough.
+pub(super) fn print(data: &str) -> anyhow::Result<ExitCode> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(data.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("cannot write to stdout"),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Writes a line for people to stderr.
+pub(super) fn eprint_line(line: &str) {
+    // A closed stderr does not stop a verb.
+    writeln!(io::stderr(), "{line}").ok();
+}
+
+/// Returns `true` if colour may be written to `stream`: to a terminal only, and never where `NO_COLOR` is set.
+pub(super) fn supports_colour(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Columns of the terminal on stdout, within readable bounds.
+pub(super) fn columns() -> usize {
+    Table::new().width().map_or(DEFAULT_COLUMNS, usize::from).clamp(40, 200)
+}
+
+/// The layout of a report for this terminal.
+pub(super) fn text_layout(plain: bool) -> TextLayout {
+    TextLayout { width: columns(), plain }
+}
