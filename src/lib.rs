@@ -15,7 +15,7 @@
 //!
 //! # The arrows
 //!
-//! Each line may use what stands to its right, and nothing else of ours; `tests/architecture.rs` holds them.
+//! Each line may use what stands to its right, and nothing else of ours; `tests/repo/architecture.rs` holds them.
 //!
 //! ```text
 //! main       -> cli

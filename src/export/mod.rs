@@ -12,7 +12,7 @@
 //! ```
 //!
 //! A [`registry::snapshot::Snapshot`] is plain data that every exporter reads. So a scrape, an OTLP export and the live page of
-//! one run agree exactly (`tests/exposition.rs`). The [`registry::catalog`] defines every instrument.
+//! one run agree exactly (`tests/export/exposition.rs`). The [`registry::catalog`] defines every instrument.
 //!
 //! # Lost telemetry
 //! A full queue, an unreachable collector and a rejection each lose records. They are counted in

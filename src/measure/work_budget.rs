@@ -24,7 +24,7 @@
 //! | empty lines | 10.8 | 1 |
 //!
 //! A unit is half a nanosecond for ordinary traffic. Work priced below its cost (empty lines, empty blocks) cannot
-//! exceed 20 ns per byte. `tests/work_budget.rs` checks that ordinary traffic uses at most half of its budget.
+//! exceed 20 ns per byte. `tests/measure/work_budget.rs` checks that ordinary traffic uses at most half of its budget.
 
 /// Work granted per read, in units: the cost of a read without observation.
 pub const WORK_PER_READ: u64 = 20_000;

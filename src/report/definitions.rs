@@ -24,7 +24,7 @@
 //! a phase that begins some milliseconds before the first request. GuideLLM weights rates by time and reports
 //! percentiles that occurred. vLLM's tool up to 0.32 counts every event with a choice as a token, including the role
 //! and finish events. SGLang's tool divides gaps at its own `/generate`. The Python tools start their clocks before the
-//! connection is made. `tests/definitions.rs` reproduces AIPerf's and vLLM's own results from their records.
+//! connection is made. `tests/report/tool_definitions.rs` reproduces AIPerf's and vLLM's own results from their records.
 
 use super::metric::ReportMetric;
 use super::request_view::RequestView;

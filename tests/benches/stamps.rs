@@ -57,7 +57,7 @@ async fn follow(addr: SocketAddr, id: usize) -> Vec<Seen> {
     seen
 }
 
-/// Between which stamps each event of a stream was really sent, on the process's own line.
+/// TestProxy which stamps each event of a stream was really sent, on the process's own line.
 fn sends(addr: SocketAddr, id: usize) -> Vec<[Stamp; 2]> {
     let mut socket = std::net::TcpStream::connect(addr).unwrap();
     write!(socket, "GET /sim/sends?id=s{id} HTTP/1.1\r\nHost: sim\r\nConnection: close\r\n\r\n").unwrap();

@@ -1,7 +1,7 @@
 //! What `trace info` costs beside jq and DuckDB, which only sum the lengths of the same rows.
 //!
 //! `cargo bench --bench trace` prints CPU seconds and elapsed ones, the best of three; ratios within one run mean
-//! something. `tests/parts/setup --bench` installs the others; those that the system has come first. With
+//! something. `tests/tools/setup --bench` installs the others; those that the system has come first. With
 //! `--write BYTES` it writes so much of a trace to stdout instead, for tries with traces that fit into no memory:
 //!
 //! ```text
@@ -84,7 +84,7 @@ fn main() {
     let mut ours = None;
     for (name, mut command) in commands {
         let Some((used, elapsed)) = measure(&mut command) else {
-            println!("{name:<24} not installed; remedy: tests/parts/setup --bench");
+            println!("{name:<24} not installed; remedy: tests/tools/setup --bench");
             continue;
         };
         let ratio = used / *ours.get_or_insert(used);

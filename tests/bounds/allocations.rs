@@ -1,10 +1,5 @@
 //! The observer allocates nothing per chunk once it is warm.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
-#[path = "support/counting.rs"]
-mod counting;
-
 use streamgauge::capture::recorder::{CaptureRecorder, CaptureSettings};
 use streamgauge::capture::segments::Retention;
 use streamgauge::capture::stats::RecordOutcome;
@@ -14,6 +9,8 @@ use streamgauge::measure::observer::{ResponseHead, StreamObserver};
 use streamgauge::measure::record::{Ending, StampSource};
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::time::{Gap, Stamp};
+
+use crate::counting_allocator;
 
 /// Feeds `chunks` round and round; returns the allocations of 100 rounds after 10 to warm up.
 fn allocations(encoding: &str, chunks: &[Vec<u8>]) -> u64 {
@@ -37,7 +34,7 @@ fn allocations_of(dialect: &str, content_type: &str, encoding: &str, chunks: &[V
         }
     };
     (0..10).for_each(|_| round());
-    let allocated = counting::allocations(|| (0..100).for_each(|_| round()));
+    let allocated = counting_allocator::allocations(|| (0..100).for_each(|_| round()));
     let record = observer.end(Stamp::from_nanos(now), Ending::UpstreamFailed);
     assert!(record.events >= 100, "the chunks were read: {} events", record.events);
     assert_eq!(record.quality.malformed_events, 0);
@@ -193,14 +190,14 @@ fn a_capture_takes_nothing_for_a_chunk_and_for_a_streams_gaps_only_as_they_doubl
     let (mut chunks, mut gaps, mut drained) = (0, 0, 0);
     for number in 1..=50_000 {
         let now = Stamp::from_nanos(number * 1_000_000);
-        let allocated = counting::allocations(|| {
+        let allocated = counting_allocator::allocations(|| {
             observer.bytes(now, &chunk);
             observer.forwarded(Gap::from_nanos(3));
         });
         // The first make the buffers that the rest use.
         chunks += if number > 10 { allocated } else { 0 };
         if let Some(progress) = observer.progress(now) {
-            gaps += counting::allocations(|| following.push_gaps(&progress.gaps));
+            gaps += counting_allocator::allocations(|| following.push_gaps(&progress.gaps));
             drained += progress.gaps.len();
         }
     }

@@ -1,15 +1,9 @@
 //! Whatever a server sends, what the observer holds is bounded and the time it takes grows with the bytes and no faster.
 //! However long a trace is, what each verb of `trace` holds of it is bounded.
 
-#[path = "support/big_trace.rs"]
-mod big_trace;
-#[path = "support/counting.rs"]
-mod counting;
-
 use std::io::{BufReader, Write, sink};
 use std::time::Duration;
 
-use big_trace::BigTrace;
 use nix::sys::resource::{UsageWho, getrusage};
 use streamgauge::measure::dialect;
 use streamgauge::measure::framing::MAX_EVENT;
@@ -27,6 +21,9 @@ use streamgauge::trace::merge::{ClockAlignment, merge};
 use streamgauge::trace::respace::respace;
 use streamgauge::trace::scale::{RateScale, scale_rate};
 use streamgauge::trace::slice::{TraceSlice, slice};
+
+use crate::big_trace::BigTrace;
+use crate::counting_allocator;
 
 const EVENTS: &str = "text/event-stream";
 const DOCUMENT: &str = "application/json";
@@ -135,7 +132,7 @@ fn what_an_observer_holds_is_bounded() {
     for Bad { name, content_type, body } in BAD {
         let body = body(5 * MAX_EVENT);
         for read in [READ, 333] {
-            let held = counting::most_held(|| drop(observed(content_type, "", &body, read)));
+            let held = counting_allocator::most_held(|| drop(observed(content_type, "", &body, read)));
             assert!(held <= MOST_HELD, "{name} in reads of {read} bytes: {held} bytes were held");
         }
     }
@@ -147,7 +144,7 @@ fn what_an_observer_of_compressed_bytes_holds_is_bounded() {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         let written = encoder.write_all(&body(5 * MAX_EVENT)).and_then(|()| encoder.finish());
         let compressed = written.expect("memory takes everything");
-        let held = counting::most_held(|| drop(observed(content_type, "gzip", &compressed, READ)));
+        let held = counting_allocator::most_held(|| drop(observed(content_type, "gzip", &compressed, READ)));
         assert!(held <= MOST_HELD + 2 * MAX_EVENT, "{name}: {held} bytes were held");
     }
 }
@@ -255,7 +252,7 @@ fn what_a_verb_holds_does_not_grow_with_the_trace() {
     // At the smaller size every table has all that it will have.
     const SMALL: u64 = 160 << 20;
     for Verb { name, done } in VERBS {
-        let [small, large] = [SMALL, 3 * SMALL].map(|bytes| counting::most_held(|| done(bytes)));
+        let [small, large] = [SMALL, 3 * SMALL].map(|bytes| counting_allocator::most_held(|| done(bytes)));
         assert!(large <= MOST_OF_VERB, "{name}: {large} bytes were held");
         assert!(large <= small + small / 10, "{name}: {small} bytes were held, {large} of a trace three times as long");
     }

@@ -1,8 +1,8 @@
 // The live page in a real browser, with real requests behind it.
 //
-//     node tests/page/check.mjs PROGRAM [FOLDER]
+//     node tests/browser/check.mjs PROGRAM [FOLDER]
 //
-// Each check waits for what it wants to see; FOLDER gets pictures of three sizes, light and dark. tests/page/run calls it.
+// Each check waits for what it wants to see; FOLDER gets pictures of three sizes, light and dark. tests/browser/run calls it.
 
 import assert from "node:assert/strict";
 import { mkdir } from "node:fs/promises";
@@ -258,7 +258,7 @@ const checks = {
 };
 
 async function main() {
-  if (!program) throw new Error("usage: node tests/page/check.mjs PROGRAM [FOLDER]");
+  if (!program) throw new Error("usage: node tests/browser/check.mjs PROGRAM [FOLDER]");
   if (folder) await mkdir(folder, { recursive: true });
   const model = "sim-chat";
   const upstream = await stage.simulator(program, [model, HOSTILE]);

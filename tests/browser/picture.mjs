@@ -1,6 +1,6 @@
 // Makes the picture of the live page for README.md: what a browser shows after three minutes of the real demo.
 //
-//     cargo build --release && node tests/page/picture.mjs target/release/streamgauge
+//     cargo build --release && node tests/browser/picture.mjs target/release/streamgauge
 //
 // Look at it before it is committed.
 

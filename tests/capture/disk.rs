@@ -1,10 +1,6 @@
 //! The capture and its disk: one that is full, that is too small, that hangs. No stream notices, what is lost is counted
 //! and logged, and the capture goes on by itself.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,9 +11,10 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use serde_json::json;
 use streamgauge::trace_file::reader::TraceReader;
-use support::captured::{Run, answer, counted, run, run_under, server, until};
-use support::client::{Client, chat};
 use tempfile::TempDir;
+
+use crate::support::captured::{Run, answer, counted, run, run_under, server, until};
+use crate::support::client::{Client, chat};
 
 /// A request whose row is long however well it is packed: ids of blocks are noise.
 fn noisy(number: u64) -> String {

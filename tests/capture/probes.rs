@@ -1,18 +1,15 @@
 //! A capture of a run has the run's load and nothing else, and is compared with what was sent row by row.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
-mod support;
-
 use std::path::Path;
 
 use serde_json::Value;
 use streamgauge::measure::time::Gap;
 use streamgauge::trace_file::row::TraceEntry;
-use support::PATIENCE;
-use support::captured::{counted, page, proxy, rows, until};
-use support::sending::{run, sim};
-use support::upstream::{Upstream, reports};
+
+use crate::support::PATIENCE;
+use crate::support::captured::{counted, page, proxy, rows, until};
+use crate::support::sending::{run, sim};
+use crate::support::upstream::{Upstream, reports};
 
 /// Runs a verb against a capturing proxy in front of `server` and returns the rows.
 ///
@@ -86,7 +83,7 @@ fn the_capture_of_a_replay_is_the_trace_row_by_row_though_its_turns_drift() {
 
 fn run_diff(a: &Path, b: &Path) -> Value {
     let args = ["trace", "diff", a.to_str().unwrap(), b.to_str().unwrap(), "--json"];
-    let done = support::sending::ended(support::sending::audited(&args));
+    let done = crate::support::sending::ended(crate::support::sending::audited(&args));
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     serde_json::from_str(&done.stdout).unwrap()
 }

@@ -1,9 +1,5 @@
 //! What a capture keeps of prompts: however they are sent, in blocks of tokens, rounded, under the key of a day.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
-mod support;
-
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
@@ -27,12 +23,13 @@ use streamgauge::measure::time::Gap;
 use streamgauge::trace_file::gaps;
 use streamgauge::trace_file::reader::TraceReader;
 use streamgauge::trace_file::row::{BlockUnit, LastBlock, PartKind, PromptPart, TraceEntry};
-use support::captured::{HEAD, answer, event, proxy, rows, server, until};
-use support::client::chat;
-use support::http2;
-use support::upstream::Upstream;
 use tempfile::TempDir;
 use tokenizers::Tokenizer;
+
+use crate::support::captured::{HEAD, answer, event, proxy, rows, server, until};
+use crate::support::client::chat;
+use crate::support::http2;
+use crate::support::upstream::Upstream;
 
 const TOKENIZER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizers/tiny.json");
 

@@ -1,7 +1,5 @@
 //! The capture behind a running proxy: what is written of its traffic, what is not, and what a kill or a disk costs.
 
-mod support;
-
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
@@ -17,11 +15,12 @@ use streamgauge::trace_file::gaps;
 use streamgauge::trace_file::reader::TraceReader;
 use streamgauge::trace_file::row::TraceEntry;
 use streamgauge::trace_file::row::{BlockIds, BlockScope, BlockUnit, LastBlock};
-use support::PATIENCE;
-use support::captured::{HEAD, answer, counted, event, page, proxy, rows, run, server, until};
-use support::client::chat;
-use support::upstream::{Upstream, reports};
 use tempfile::TempDir;
+
+use crate::support::PATIENCE;
+use crate::support::captured::{HEAD, answer, counted, event, page, proxy, rows, run, server, until};
+use crate::support::client::chat;
+use crate::support::upstream::{Upstream, reports};
 
 #[test]
 fn a_request_is_a_row_that_tells_its_shape() {

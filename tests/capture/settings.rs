@@ -1,9 +1,5 @@
 //! What the settings of a capture do: its key, the key of a day, and how much is kept how long.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
-mod support;
-
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -13,9 +9,10 @@ use serde_json::json;
 use streamgauge::capture::key::{CaptureKey, KEY_FILE};
 use streamgauge::trace_file::reader::TraceReader;
 use streamgauge::trace_file::row::{BlockScheme, TraceEntry};
-use support::captured::{answer, proxy, rows, run, server};
-use support::client::chat;
 use tempfile::TempDir;
+
+use crate::support::captured::{answer, proxy, rows, run, server};
+use crate::support::client::chat;
 
 /// Captures one request, with these settings.
 fn capture(folder: &Path, settings: &[(&str, &str)]) {

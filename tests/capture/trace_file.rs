@@ -1,7 +1,5 @@
 //! The trace file: what is written can be read, and what is torn costs what was torn.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,5 @@
 //! The command line as a user meets it: the real program, its output word by word, its exit codes.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -276,7 +274,7 @@ fn a_start_names_version_slos_and_collector_and_a_collector_that_is_not_there() 
 
 #[test]
 fn the_schema_is_printed() {
-    let published = include_str!("data/config.schema.json");
+    let published = include_str!("../data/config.schema.json");
     assert_eq!(run(&["config", "schema"]), Done { code: Some(0), stdout: published.to_owned(), stderr: String::new() });
 }
 

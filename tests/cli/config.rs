@@ -1,8 +1,4 @@
 //! The configuration: what may be typed, what is believed of it, and what is said of the rest.
-//!
-//! It is long because every setting and every sentence that can be said of one stands here once, word by word.
-
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,9 +1,5 @@
 //! `streamgauge demo` as a newcomer meets it: the real program, whose figures are those of its own run.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
-mod support;
-
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,7 +12,7 @@ use serde_json::{Value, json};
 use streamgauge::clock::Clock;
 use streamgauge::measure::time::Gap;
 
-use support::client::{Client, chat};
+use crate::support::client::{Client, chat};
 
 const FREE_PORTS: [&str; 2] = ["--listen=127.0.0.1:0", "--admin=127.0.0.1:0"];
 

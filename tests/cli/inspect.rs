@@ -1,7 +1,5 @@
 //! `streamgauge inspect` as its users see it: times of recordings, and the first token by the rules of other tools.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
 use std::path::Path;
 use std::process::{Command, Output};
 

@@ -1,8 +1,4 @@
 //! The simulated server over real sockets: vLLM's shapes, every fault, and hostile clients.
-//!
-//! Long because it is a list: one client that hides nothing, and a few lines per sentence that the server has to keep.
-
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};

@@ -1,16 +1,8 @@
 //! One run in every format: a scrape as text, as OpenMetrics and as protobuf, and OTLP with either kind of histogram,
 //! agree to the last count.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
-#[path = "exposition/parse.rs"]
-mod parse;
-#[path = "exposition/records.rs"]
-mod records;
-
 use std::collections::BTreeMap;
 
-use parse::{Series, Table};
 use streamgauge::capture::model_names::shorten;
 use streamgauge::config::otlp::{HistogramAggregation, Temporality};
 use streamgauge::export::otlp::metrics::MetricsEncoder;
@@ -20,6 +12,9 @@ use streamgauge::export::registry::catalog::{Convention, Id};
 use streamgauge::export::registry::snapshot::Snapshot;
 use streamgauge::measure::record::Ending;
 use streamgauge::measure::time::Stamp;
+
+use crate::records;
+use crate::support::metrics_parser::{self, Series, Table};
 
 struct Outputs {
     text: Table,
@@ -34,12 +29,12 @@ fn outputs(snapshot: &Snapshot) -> Outputs {
     let otlp = |histograms| {
         let resource = [("service.name".to_owned(), "gauge".to_owned())];
         let encoder = MetricsEncoder::new(&resource, Convention::Frozen, Temporality::Cumulative, histograms);
-        parse::otlp(&encoder.encode(snapshot).metrics)
+        metrics_parser::otlp(&encoder.encode(snapshot).metrics)
     };
     Outputs {
-        text: parse::text(&encode(ScrapeFormat::Text)),
-        openmetrics: parse::text(&encode(ScrapeFormat::OpenMetrics)),
-        protobuf: parse::protobuf(&ScrapeFormat::Protobuf.encode(snapshot)),
+        text: metrics_parser::text(&encode(ScrapeFormat::Text)),
+        openmetrics: metrics_parser::text(&encode(ScrapeFormat::OpenMetrics)),
+        protobuf: metrics_parser::protobuf(&ScrapeFormat::Protobuf.encode(snapshot)),
         explicit: otlp(HistogramAggregation::Explicit),
         exponential: otlp(HistogramAggregation::Exponential),
     }

@@ -1,7 +1,5 @@
 //! OpenTelemetry's environment variables, by the specification's rules.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
 use std::path::PathBuf;
 
 use streamgauge::config::ClientIdentity;

@@ -1,9 +1,5 @@
 //! Every wire vector means what its expectation says, however its bytes are cut.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
-mod support;
-
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -14,9 +10,10 @@ use serde_json::Value;
 use streamgauge::inspect::inspection::{RecordedExchange, inspect};
 use streamgauge::measure::dialect::{Routes, TABLE};
 use streamgauge::measure::shape::RequestShape;
-use support::http2;
-use support::proxy::Between;
-use support::upstream::{Upstream, reports};
+
+use crate::support::http2;
+use crate::support::proxy::TestProxy;
+use crate::support::upstream::{Upstream, reports};
 
 /// The keys of an expectation that are an answer of `inspect --json`.
 const KEYS: [&str; 18] = [
@@ -183,7 +180,7 @@ fn adding_a_dialect_is_one_file_one_row_and_its_vectors() {
 }
 
 /// Compares what is exported of the one request that went through with the expectation.
-fn check_exported(vector: &Vector, proxy: &Between) {
+fn check_exported(vector: &Vector, proxy: &TestProxy) {
     let (last, expect) = (proxy.last_request(), &vector.expect);
     let outcome = match (expect["complete"].as_bool().unwrap(), expect["error"].is_null()) {
         (true, _) => "success",
@@ -226,7 +223,7 @@ fn every_vector_is_exported_as_it_should_be_when_it_goes_through_the_proxy() {
                 conn.send("0\r\n\r\n");
             }
         });
-        let proxy = Between::with(upstream.addr, &[("workers", "1")]);
+        let proxy = TestProxy::with(upstream.addr, &[("workers", "1")]);
         let (path, body) = (vector.path(), vector.expect["request"]["body"].to_string());
         let mut client = proxy.client();
         client.send(format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{body}", body.len()));
@@ -265,7 +262,7 @@ fn each_compressed(encoding: &str, body: &[u8]) -> Vec<u8> {
 }
 
 /// A gRPC exchange through a proxy, its messages compressed in both directions or in neither; nothing is changed.
-fn called(vector: &Vector, encoding: Option<&'static str>) -> Between {
+fn called(vector: &Vector, encoding: Option<&'static str>) -> TestProxy {
     // ModelInferRequest{1: "vllm_model", 3: "q1"}
     let message = b"\0\0\0\0\x10\x0a\x0avllm_model\x1a\x02q1";
     let (body, message) = match encoding {
@@ -284,7 +281,7 @@ fn called(vector: &Vector, encoding: Option<&'static str>) -> Between {
         }
         (response.body(pieces.clone()).unwrap(), Some(trailers))
     });
-    let proxy = Between::with(addr, &[("upstream_http", "http2"), ("workers", "1")]);
+    let proxy = TestProxy::with(addr, &[("upstream_http", "http2"), ("workers", "1")]);
     let mut request = Request::post(format!("http://proxy.test{}", vector.path()))
         .header("content-type", "application/grpc")
         .header("te", "trailers");
@@ -331,8 +328,8 @@ fn a_request_is_told_with_what_was_not_understood_of_its_reply() {
         (answer("application/json", "{]"), 0, "malformed".into()),
     ] {
         let upstream = Upstream::answering(&*answer);
-        let proxy = Between::new(upstream.addr);
-        proxy.client().send(support::client::chat("{\"stream\":true}")).response();
+        let proxy = TestProxy::new(upstream.addr);
+        proxy.client().send(crate::support::client::chat("{\"stream\":true}")).response();
         let last = proxy.last_request();
         assert_eq!((&last["malformed_events"], &last["unread"]), (&Value::from(events), &unread), "{answer}");
     }
@@ -345,7 +342,7 @@ fn a_route_of_the_configuration_gives_a_path_its_dialect() {
     let upstream =
         Upstream::answering(format!("HTTP/1.1 200 OK\r\n{kind}\r\nContent-Length: {}\r\n\r\n{event}", event.len()));
     for (routes, route) in [("/custom/*=openai.completions", "/v1/completions"), ("/other=openai.chat", "")] {
-        let proxy = Between::with(upstream.addr, &[("routes", routes), ("workers", "1")]);
+        let proxy = TestProxy::with(upstream.addr, &[("routes", routes), ("workers", "1")]);
         let body = "{\"model\":\"mine\"}";
         let head = format!("POST /custom/talk?x=1 HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len());
         proxy.client().send(head + body).response();

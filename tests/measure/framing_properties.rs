@@ -1,7 +1,5 @@
 //! Any split of the bytes gives the same answer, whatever the bytes.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
 use proptest::prelude::*;
 use streamgauge::measure::dialect::{Delta, for_path};
 use streamgauge::measure::framing::{Event, SseFramer};

@@ -1,7 +1,5 @@
 //! Scripted streams on stamps written by hand: exact times, every ending.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
 use std::sync::Arc;
 
 use streamgauge::measure::dialect::{self, Routes};

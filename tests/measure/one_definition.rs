@@ -1,19 +1,16 @@
 //! A number has one definition: the same streams, measured by the proxy as they pass and by a replay as they come in,
 //! give the same counts and the same timeline.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
-mod support;
-
 use std::time::Duration;
 
 use streamgauge::measure::record::{CountSource, FinishReason, Outcome};
 use streamgauge::trace_file::gaps::unpack;
 use streamgauge::trace_file::row::TraceEntry;
-use support::client::Client;
-use support::proxy::Between;
-use support::replay::{Settings, replay, row};
-use support::upstream::Upstream;
+
+use crate::support::client::Client;
+use crate::support::proxy::TestProxy;
+use crate::support::replay::{Settings, replay, row};
+use crate::support::upstream::Upstream;
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
 
@@ -74,7 +71,7 @@ fn metric(page: &str, name: &str, label: &str) -> f64 {
 }
 
 /// The proxy's page once it has counted everything.
-fn page(proxy: &Between) -> String {
+fn page(proxy: &TestProxy) -> String {
     for _ in 0..500 {
         let page =
             Client::connect(proxy.admin).send("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").response().text();
@@ -89,7 +86,7 @@ fn page(proxy: &Between) -> String {
 #[test]
 fn the_same_stream_through_proxy_and_replay_gives_the_same_timeline() {
     let upstream = upstream();
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let (direct, proxied) = (rows(upstream.addr), rows(proxy.addr));
     let tokens = |row: &TraceEntry| unpack(row.timing.gaps.as_deref().unwrap_or("AA")).unwrap();
     let counts = |row: &TraceEntry| {

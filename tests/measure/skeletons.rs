@@ -3,8 +3,6 @@
 //! Each stream is observed twice. The second time every event has another number of spaces behind its first brace,
 //! which no skeleton matches, so that every event is parsed in full.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::LazyLock;

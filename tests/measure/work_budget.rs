@@ -1,10 +1,6 @@
 //! What observing a body may cost is bounded by its bytes and its reads, whatever it is made of; ordinary traffic stays
 //! far below that. Work is counted in the budget's own units, so that a busy machine changes nothing here.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
-mod support;
-
 use std::io::Write as _;
 
 use flate2::Compression;
@@ -15,8 +11,9 @@ use streamgauge::measure::record::{Ending, RequestRecord, StampSource, UnreadRea
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::time::Stamp;
 use streamgauge::measure::work_budget::{MAX_SAVED_WORK, WORK_PER_BYTE, WORK_PER_READ};
-use support::proxy::Between;
-use support::upstream::{Upstream, reports};
+
+use crate::support::proxy::TestProxy;
+use crate::support::upstream::{Upstream, reports};
 
 /// Bytes as one read brings them.
 const READ: usize = 64 << 10;
@@ -282,7 +279,7 @@ fn a_body_that_is_no_longer_observed_is_forwarded_as_it_is() {
             conn.send(&sent);
         }
     });
-    let proxy = Between::with(upstream.addr, &[("workers", "1")]);
+    let proxy = TestProxy::with(upstream.addr, &[("workers", "1")]);
     let mut client = proxy.client();
     let length = request.len();
     client.send(format!(

@@ -1,19 +1,16 @@
 //! A client's FIN or reset ends its request at once, even while the proxy reads nothing from it.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
-use support::client::{Client, chat};
-use support::http2::{Pki, trusting};
-use support::proxy::Between;
-use support::upstream::{Conn, Upstream, reports};
+
+use crate::support::client::{Client, chat};
+use crate::support::http2::{Pki, trusting};
+use crate::support::proxy::TestProxy;
+use crate::support::upstream::{Conn, Upstream, reports};
 
 const STREAM: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
 const PIECE: usize = 16 * 1024;
@@ -75,7 +72,7 @@ fn a_client_that_leaves_while_its_upload_waits_is_noticed() {
     };
     for leave in [drop as fn(Client), Client::reset, half_close] {
         let (upstream, end) = unreading();
-        let proxy = Between::with(upstream.addr, &[("max_streams", "1")]);
+        let proxy = TestProxy::with(upstream.addr, &[("max_streams", "1")]);
         let mut client = proxy.client();
         let addr = client.stream.local_addr().unwrap();
         client.send(UPLOAD);
@@ -94,7 +91,7 @@ fn a_client_that_leaves_an_upload_over_tls_is_noticed_behind_what_is_unread() {
     let pki = Pki::new();
     let (upstream, end) = unreading();
     let proxy =
-        Between::with(upstream.addr, &[("tls_cert", &pki.text("server.pem")), ("tls_key", &pki.text("server.key"))]);
+        TestProxy::with(upstream.addr, &[("tls_cert", &pki.text("server.pem")), ("tls_key", &pki.text("server.key"))]);
     let mut stream = over_tls(&proxy, &pki);
     let addr = stream.sock.local_addr().unwrap();
     stream.write_all(UPLOAD.as_bytes()).unwrap();
@@ -113,7 +110,7 @@ fn a_client_that_sends_far_ahead_and_leaves_closes_the_upstream() {
             conn.send(STREAM);
             report(conn.closed().is_some());
         });
-        let proxy = Between::new(upstream.addr);
+        let proxy = TestProxy::new(upstream.addr);
         let mut client = proxy.client();
         let addr = client.stream.local_addr().unwrap();
         client.send(chat("{\"stream\":true}")).head();
@@ -142,7 +139,7 @@ fn an_upload_that_waited_arrives_whole() {
         });
         let (cert, key) = (pki.text("server.pem"), pki.text("server.key"));
         let settings = [("tls_cert", cert.as_str()), ("tls_key", key.as_str())];
-        let proxy = Between::with(upstream.addr, if tls { &settings } else { &[] });
+        let proxy = TestProxy::with(upstream.addr, if tls { &settings } else { &[] });
         let (addr, mut stream): (_, Box<dyn ReadWrite>) = if tls {
             let stream = over_tls(&proxy, &pki);
             (stream.sock.local_addr().unwrap(), Box::new(stream))
@@ -171,7 +168,7 @@ fn an_upload_that_waited_arrives_whole() {
 trait ReadWrite: Read + Write + Send {}
 impl<T: Read + Write + Send> ReadWrite for T {}
 
-fn over_tls(proxy: &Between, pki: &Pki) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
+fn over_tls(proxy: &TestProxy, pki: &Pki) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
     let name = ServerName::try_from("localhost").unwrap();
     let session = rustls::ClientConnection::new(Arc::new(trusting(pki, &["http/1.1"])), name).unwrap();
     rustls::StreamOwned::new(session, TcpStream::connect(proxy.addr).unwrap())

@@ -1,43 +1,20 @@
 //! No request is lost to connection reuse.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
-mod support;
-
 use std::net::Shutdown;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use support::captured::until;
-use support::client::{Response, chat};
-use support::proxy::Between;
-use support::upstream::{Conn, Upstream, reports};
+use crate::support::captured::until;
+use crate::support::client::{Response, chat, lost_requests};
+use crate::support::proxy::TestProxy;
+use crate::support::upstream::{Conn, Upstream, reports};
 
 const STREAM: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nKeep-Alive: timeout=5, max=100\r\n\r\n";
 
-/// Sends `requests` on each of four kept connections, and says how many did not come back whole.
-fn lost(proxy: &Between, requests: usize) -> usize {
-    let lost = Arc::new(AtomicUsize::new(0));
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            let lost = Arc::clone(&lost);
-            scope.spawn(move || {
-                let mut client = proxy.client();
-                for _ in 0..requests {
-                    let response = client.send(chat("{\"stream\":true}")).response();
-                    if response.status() != 200
-                        || response.truncated
-                        || response.text() != "data: 1\n\ndata: [DONE]\n\n"
-                    {
-                        lost.fetch_add(1, Ordering::SeqCst);
-                        client = proxy.client();
-                    }
-                }
-            });
-        }
-    });
-    lost.load(Ordering::SeqCst)
+/// Sends `requests` over each of four kept connections, and counts those that did not come back whole.
+fn lost(proxy: &TestProxy, requests: usize) -> usize {
+    lost_requests(proxy.addr, 4, 4 * requests, &chat("{\"stream\":true}"), |_| Duration::ZERO)
 }
 
 fn answer(conn: &mut Conn) {
@@ -69,8 +46,8 @@ fn hangs_up(goes_on: impl Fn(&mut Conn) -> bool + Send + Sync + 'static) -> (Ups
 }
 
 /// Fails unless of so many requests none is lost and the server reads none twice.
-fn loses_nothing((upstream, hanging_up): (Upstream, HangingUp), requests: usize, ask: impl Fn(&Between) -> usize) {
-    let proxy = Between::new(upstream.addr);
+fn loses_nothing((upstream, hanging_up): (Upstream, HangingUp), requests: usize, ask: impl Fn(&TestProxy) -> usize) {
+    let proxy = TestProxy::new(upstream.addr);
     let lost = ask(&proxy);
     drop(proxy);
     until("every connection is hung up", || hanging_up.load(Ordering::SeqCst) == 0);
@@ -166,7 +143,7 @@ fn second_reply(request: &str, hang_up: HangUp, settings: &[(&str, &str)]) -> (R
             ended.fetch_add(1, Ordering::SeqCst);
         }
     });
-    let proxy = Between::with(upstream.addr, &[&[("workers", "1")], settings].concat());
+    let proxy = TestProxy::with(upstream.addr, &[&[("workers", "1")], settings].concat());
     let mut client = proxy.client();
     assert_eq!(client.send(request).response().status(), 200);
     std::thread::sleep(Duration::from_millis(100));
@@ -214,7 +191,7 @@ fn a_request_is_sent_again_once_and_never_from_a_new_connection() {
         // It closes with the request unread.
         drop(conn.stream.peek(&mut [0]));
     });
-    let proxy = Between::with(upstream.addr, &[("workers", "1")]);
+    let proxy = TestProxy::with(upstream.addr, &[("workers", "1")]);
     let mut client = proxy.client();
     assert_eq!(client.send(chat("{}")).response().status(), 200);
     std::thread::sleep(Duration::from_millis(100));
@@ -231,7 +208,7 @@ fn a_server_that_keeps_its_connections_is_not_reconnected_to() {
             answer(&mut conn);
         }
     });
-    let proxy = Between::with(upstream.addr, &[("workers", "1")]);
+    let proxy = TestProxy::with(upstream.addr, &[("workers", "1")]);
     assert_eq!(lost(&proxy, 20), 0);
     std::thread::sleep(Duration::from_millis(600));
     let before = upstream.connections();
@@ -243,7 +220,7 @@ fn a_server_that_keeps_its_connections_is_not_reconnected_to() {
 #[test]
 fn a_large_or_unmeasured_request_never_goes_over_a_kept_connection() {
     let upstream = Upstream::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-    let proxy = Between::with(upstream.addr, &[("workers", "1")]);
+    let proxy = TestProxy::with(upstream.addr, &[("workers", "1")]);
     let mut client = proxy.client();
     let requests = [
         "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n".to_owned(),
@@ -273,7 +250,7 @@ fn the_rest_of_a_request_is_never_sent_over_another_connection() {
         conn.reset();
         report(());
     });
-    let proxy = Between::with(upstream.addr, &[("workers", "1")]);
+    let proxy = TestProxy::with(upstream.addr, &[("workers", "1")]);
     let mut client = proxy.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").response();
     std::thread::sleep(Duration::from_millis(100));

@@ -1,21 +1,18 @@
 //! What is refused, and how that is said.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
-mod support;
-
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 use streamgauge::measure::time::Gap;
-use support::captured::{self, until};
-use support::client::{Client, Response, chat};
-use support::frames;
-use support::http2;
-use support::proxy::Between;
-use support::upstream::Upstream;
-use support::{deaf, nobody};
+
+use crate::support::captured::{self, until};
+use crate::support::client::{Client, Response, chat};
+use crate::support::frames;
+use crate::support::http2;
+use crate::support::proxy::TestProxy;
+use crate::support::upstream::Upstream;
+use crate::support::{address_with_full_backlog, unused_address};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
@@ -31,7 +28,7 @@ fn refused(response: &Response, status: u16, fault: &str) {
 #[test]
 fn requests_that_two_parties_could_read_differently_never_reach_the_upstream() {
     let upstream = Upstream::answering(OK);
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let post = "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n";
     let cases = [
         ("two lengths", format!("{post}Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello"), 400),
@@ -100,7 +97,7 @@ fn chunks_that_two_parties_could_read_differently_are_refused() {
         ";\r\n",
     ] {
         let upstream = Upstream::answering(OK);
-        let proxy = Between::new(upstream.addr);
+        let proxy = TestProxy::new(upstream.addr);
         let mut client = proxy.client();
         client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n").send(body);
         let response = client.response();
@@ -117,7 +114,7 @@ fn a_broken_chunk_after_the_answer_has_begun_puts_nothing_into_it() {
         conn.chunk("early");
         conn.closed();
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n").has("early\r\n");
     let rest = client.send("no size\r\n").rest();
@@ -127,8 +124,8 @@ fn a_broken_chunk_after_the_answer_has_begun_puts_nothing_into_it() {
 
 #[test]
 fn an_upstream_that_is_down_is_a_502_in_the_dialects_own_shape() {
-    let (_held, nobody) = nobody();
-    let proxy = Between::new(nobody);
+    let (_held, nobody) = unused_address();
+    let proxy = TestProxy::new(nobody);
     let response = proxy.client().send(chat("{}")).response();
     refused(&response, 502, "upstream");
     assert!(response.field("x-streamgauge-error").unwrap().contains(&nobody.to_string()));
@@ -138,7 +135,7 @@ fn an_upstream_that_is_down_is_a_502_in_the_dialects_own_shape() {
 }
 
 /// How many responses to requests for generation were counted as this.
-fn responses(proxy: &Between, model: &str, class: &str, answered_by: &str, fault: &str) -> f64 {
+fn responses(proxy: &TestProxy, model: &str, class: &str, answered_by: &str, fault: &str) -> f64 {
     let fault = if fault.is_empty() { String::new() } else { format!(",fault=\"{fault}\"") };
     proxy.metric(&format!(
         "streamgauge_http_responses_total{{gen_ai_request_model=\"{model}\",traffic=\"inference\",\
@@ -148,8 +145,8 @@ fn responses(proxy: &Between, model: &str, class: &str, answered_by: &str, fault
 
 #[test]
 fn a_server_that_is_down_is_a_gauge_at_0_and_failures_by_its_fault() {
-    let (_held, nobody) = nobody();
-    let proxy = Between::new(nobody);
+    let (_held, nobody) = unused_address();
+    let proxy = TestProxy::new(nobody);
     for _ in 0..3 {
         assert_eq!(proxy.client().send(chat("{}")).response().status(), 502);
     }
@@ -176,7 +173,7 @@ fn the_503_of_a_server_and_our_own_are_told_apart() {
             conn.send("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n");
         }
     });
-    let proxy = Between::with(upstream.addr, &[("max_streams", "1")]);
+    let proxy = TestProxy::with(upstream.addr, &[("max_streams", "1")]);
     let theirs = proxy.client().send(chat(body)).response();
     assert_eq!((theirs.status(), theirs.field("x-streamgauge-error")), (503, None));
     let last = proxy.last_request();
@@ -193,8 +190,8 @@ fn the_503_of_a_server_and_our_own_are_told_apart() {
 
 #[test]
 fn a_server_that_comes_and_goes_is_noticed_without_a_request() {
-    let (held, nobody) = nobody();
-    let proxy = Between::new(nobody);
+    let (held, nobody) = unused_address();
+    let proxy = TestProxy::new(nobody);
     let why = format!("the upstream cannot be reached: cannot connect to {nobody}: ");
     until("it is not ready, and why", || proxy.ready().1.contains(&why));
     held.listen(8).unwrap();
@@ -205,7 +202,7 @@ fn a_server_that_comes_and_goes_is_noticed_without_a_request() {
 
 #[test]
 fn a_server_that_comes_and_goes_is_logged_once_each_time() {
-    let ((held, nobody), folder) = (nobody(), tempfile::tempdir().unwrap());
+    let ((held, nobody), folder) = (unused_address(), tempfile::tempdir().unwrap());
     let mut proxy = captured::run(nobody, folder.path(), &[]);
     let lines = |said: &str| said.lines().filter(|line| line.contains(" be reached")).count();
     until("it is missed", || lines(&proxy.said()) == 1);
@@ -279,8 +276,8 @@ fn probes_are_answered_while_clients_and_streams_take_all_the_descriptors_they_m
 
 #[test]
 fn a_client_with_a_large_prompt_can_send_all_of_it_and_then_reads_why_it_is_refused() {
-    let (_held, nobody) = nobody();
-    let proxy = Between::new(nobody);
+    let (_held, nobody) = unused_address();
+    let proxy = TestProxy::new(nobody);
     refused(&proxy.client().send(chat(&"x".repeat(16 << 20))).response(), 502, "upstream");
 }
 
@@ -326,8 +323,8 @@ fn a_proxy_whose_threads_cannot_all_run_does_not_start() {
 
 #[test]
 fn another_time_to_connect_needs_no_restart() {
-    let (deaf, _kept) = deaf();
-    let proxy = Between::with(deaf, &[("upstream_connect_timeout", "1h")]);
+    let (deaf, _kept) = address_with_full_backlog();
+    let proxy = TestProxy::with(deaf, &[("upstream_connect_timeout", "1h")]);
     proxy.reload(|config| config.upstream.connect_timeout = Gap::from_millis(50));
     let response = proxy.client().send(chat("{}")).response();
     refused(&response, 504, "upstream");
@@ -336,8 +333,8 @@ fn another_time_to_connect_needs_no_restart() {
 
 #[test]
 fn an_outage_is_counted_for_the_model_that_was_asked() {
-    let (_held, nobody) = nobody();
-    let proxy = Between::with(nobody, &[("slos", "of-tiny[model=tiny]: ttft<=1s")]);
+    let (_held, nobody) = unused_address();
+    let proxy = TestProxy::with(nobody, &[("slos", "of-tiny[model=tiny]: ttft<=1s")]);
     let body = "{\"model\":\"tiny\",\"stream\":true}";
     // Many clients send a head and then, by itself, the body.
     let (request, mut client) = (chat(body), proxy.client());
@@ -364,7 +361,7 @@ fn an_upstream_that_takes_a_request_and_closes_is_a_502_and_is_asked_once() {
     let upstream = Upstream::start(|mut conn| {
         conn.request();
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let response = proxy.client().send(chat("{}")).response();
     refused(&response, 502, "upstream");
     assert_eq!(upstream.heads().len(), 1, "nobody knows what the server did with it");
@@ -385,7 +382,7 @@ fn an_answer_that_is_not_http_is_a_502() {
         "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
     ] {
         let upstream = Upstream::answering(answer);
-        let proxy = Between::new(upstream.addr);
+        let proxy = TestProxy::new(upstream.addr);
         refused(&proxy.client().send(chat("{}")).response(), 502, "upstream");
     }
 }
@@ -408,7 +405,7 @@ fn a_refusal_by_an_http2_server_says_why_and_nothing_that_the_server_wrote() {
                 stream = frames::asked_next(&mut conn);
             }
         });
-        let proxy = Between::with(upstream.addr, &[("upstream_http", "http2")]);
+        let proxy = TestProxy::with(upstream.addr, &[("upstream_http", "http2")]);
         let response = proxy.client().send(chat("{}")).response();
         refused(&response, 502, "upstream");
         let told = format!("{}{}", response.head, response.text());
@@ -419,13 +416,13 @@ fn a_refusal_by_an_http2_server_says_why_and_nothing_that_the_server_wrote() {
 #[test]
 fn a_head_that_is_too_large_is_a_431() {
     let upstream = Upstream::answering(OK);
-    let proxy = Between::with(upstream.addr, &[("max_head_bytes", "2000")]);
+    let proxy = TestProxy::with(upstream.addr, &[("max_head_bytes", "2000")]);
     let mut client = proxy.client();
     let response = client.send(format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(3_000))).response();
     refused(&response, 431, "downstream");
     assert!(response.text().contains("larger than 2000 bytes (--max-head-bytes)"), "{}", response.text());
     let many = "X: 1\r\n".repeat(1_100);
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let response = proxy.client().send(format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n")).response();
     refused(&response, 431, "downstream");
     assert!(upstream.heads().is_empty());
@@ -434,14 +431,14 @@ fn a_head_that_is_too_large_is_a_431() {
 #[test]
 fn a_head_that_does_not_come_in_time_is_a_408() {
     let upstream = Upstream::answering(OK);
-    let proxy = Between::with(upstream.addr, &[("head_timeout", "100ms")]);
+    let proxy = TestProxy::with(upstream.addr, &[("head_timeout", "100ms")]);
     refused(&proxy.client().send("GET / HTTP/1.1\r\nHos").response(), 408, "downstream");
 }
 
 #[test]
 fn a_connection_that_idles_too_long_is_closed_without_a_word() {
     let upstream = Upstream::answering(OK);
-    let proxy = Between::with(upstream.addr, &[("idle_timeout", "500ms")]);
+    let proxy = TestProxy::with(upstream.addr, &[("idle_timeout", "500ms")]);
     let mut client = proxy.client();
     assert_eq!(client.send(chat("{}")).response().text(), "ok");
     assert!(client.rest().is_empty());
@@ -454,7 +451,7 @@ fn streams_beyond_the_limit_are_turned_away_until_one_ends() {
         conn.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n");
         conn.closed();
     });
-    let proxy = Between::with(upstream.addr, &[("max_streams", "2")]);
+    let proxy = TestProxy::with(upstream.addr, &[("max_streams", "2")]);
     let (mut one, mut two) = (proxy.client(), proxy.client());
     one.send(chat("{}")).head();
     two.send(chat("{}")).head();
@@ -480,7 +477,7 @@ fn a_websocket_takes_the_place_of_a_stream() {
         conn.send("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nhello");
         conn.closed();
     });
-    let proxy = Between::with(upstream.addr, &[("max_streams", "1")]);
+    let proxy = TestProxy::with(upstream.addr, &[("max_streams", "1")]);
     let mut client = proxy.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n").head();
     assert_eq!(client.at_least(5), b"hello");
@@ -488,7 +485,7 @@ fn a_websocket_takes_the_place_of_a_stream() {
 }
 
 /// A gRPC call to a proxy.
-fn call(proxy: &Between) -> http2::Reply {
+fn call(proxy: &TestProxy) -> http2::Reply {
     let uri = format!("http://{}/inference.GRPCInferenceService/ModelStreamInfer", proxy.addr);
     let request = http::Request::post(uri).header("content-type", "application/grpc").header("te", "trailers");
     http2::request(proxy.addr, None, request.body(b"\0\0\0\0\0"[..].into()).unwrap(), None)
@@ -509,8 +506,8 @@ fn refused_call(reply: &http2::Reply, code: tonic::Code, fault: &str) {
 
 #[test]
 fn a_grpc_client_gets_refusals_as_grpc_has_them() {
-    let (_held, nobody) = nobody();
-    let proxy = Between::new(nobody);
+    let (_held, nobody) = unused_address();
+    let proxy = TestProxy::new(nobody);
     refused_call(&call(&proxy), tonic::Code::Unavailable, "upstream");
     // It counts as what it would have been for others.
     let mut admin = Client::connect(proxy.admin);
@@ -527,7 +524,7 @@ fn a_grpc_client_gets_refusals_as_grpc_has_them() {
         conn.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n");
         conn.closed();
     });
-    let proxy = Between::with(upstream.addr, &[("max_streams", "1")]);
+    let proxy = TestProxy::with(upstream.addr, &[("max_streams", "1")]);
     let mut one = proxy.client();
     one.send(chat("{}")).head();
     refused_call(&call(&proxy), tonic::Code::ResourceExhausted, "proxy");
@@ -543,7 +540,7 @@ fn a_grpc_client_gets_refusals_as_grpc_has_them() {
 #[test]
 fn a_refusal_says_nothing_of_what_was_sent() {
     let upstream = Upstream::answering(OK);
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     for request in [
         "POST /canary HTTP/1.1\r\nHost: a\r\nX canary: 1\r\n\r\n",
         "POST /canary HTTP/1.1\r\nHost: canary\r\nContent-Length: canary\r\n\r\n",

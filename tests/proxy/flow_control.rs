@@ -1,13 +1,5 @@
 //! HTTP/2 flow control: a stream that nobody reads, on either side of the proxy, holds what is its own and no more.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "clippy knows tests by their attribute, and these have helpers that wait for windows to fill"
-)]
-
-mod support;
-
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,13 +13,14 @@ use hyper::client::conn::http2::SendRequest;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use socket2::SockRef;
-use support::PATIENCE;
-use support::captured::{self, until};
-use support::client::Client;
-use support::frames::{self, Frames};
-use support::http2::{self, Pki, runtime, serving};
-use support::proxy::Between;
-use support::upstream::Upstream;
+
+use crate::support::PATIENCE;
+use crate::support::captured::{self, until};
+use crate::support::client::Client;
+use crate::support::frames::{self, Frames};
+use crate::support::http2::{self, Pki, runtime, serving};
+use crate::support::proxy::TestProxy;
+use crate::support::upstream::Upstream;
 
 /// Streams that a connection to the server carries, less those that go on beside the stalled ones.
 const STALLED_READERS: usize = 92;
@@ -95,7 +88,7 @@ fn clients_that_stop_reading_leave_an_http2_connection_to_the_others() {
     let in_clear = format!("http://{}", replying(None));
     for (url, settings) in [(in_clear, [("upstream_http", "http2")]), (secure, [("upstream_ca", &*pki.text("ca.pem"))])]
     {
-        let proxy = Between::to(&url, &[&settings[..], &[("workers", "1")]].concat());
+        let proxy = TestProxy::to(&url, &[&settings[..], &[("workers", "1")]].concat());
         let _stalled: Vec<_> = (0..12).map(|_| stalled_client(proxy.addr, "/long")).collect();
         windows_are_full();
         others_complete(proxy.addr);
@@ -107,7 +100,7 @@ fn clients_that_stop_reading_leave_an_http2_connection_to_the_others() {
 
 #[test]
 fn unread_events_of_a_few_bytes_do_not_break_the_connection_that_they_came_over() {
-    let proxy = Between::with(replying(None), &[("upstream_http", "http2"), ("workers", "1")]);
+    let proxy = TestProxy::with(replying(None), &[("upstream_http", "http2"), ("workers", "1")]);
     let mut stalled = stalled_streams(proxy.addr, "/events", STALLED_READERS);
     windows_are_full();
     others_complete(proxy.addr);
@@ -177,12 +170,12 @@ fn an_upload_that_the_server_does_not_read_leaves_both_connections_to_the_others
         if head.starts_with("POST /stalled") {
             std::thread::park();
         }
-        let size = support::upstream::field(&head, "content-length").unwrap().to_owned();
+        let size = crate::support::upstream::field(&head, "content-length").unwrap().to_owned();
         conn.exactly(size.parse().unwrap());
         conn.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{size}", size.len()));
     });
     for (upstream, version) in [(upstream, "http2"), (http1.addr, "http1")] {
-        let proxy = Between::with(upstream, &[("upstream_http", version), ("workers", "1")]);
+        let proxy = TestProxy::with(upstream, &[("upstream_http", version), ("workers", "1")]);
         runtime().block_on(async {
             let sender = connected(proxy.addr).await;
             let stalled = tokio::spawn(sender.clone().send_request(upload("/stalled", 50_000_000)));
@@ -199,7 +192,7 @@ fn an_upload_that_the_server_does_not_read_leaves_both_connections_to_the_others
 #[test]
 fn small_uploads_that_together_take_a_servers_window_do_not_stop_later_ones() {
     let (upstream, begun) = taking();
-    let proxy = Between::with(upstream, &[("upstream_http", "http2"), ("workers", "1")]);
+    let proxy = TestProxy::with(upstream, &[("upstream_http", "http2"), ("workers", "1")]);
     runtime().block_on(async {
         let sender = connected(proxy.addr).await;
         // The server's window is 1 MiB, and none of these is larger than what the proxy keeps.
@@ -214,23 +207,16 @@ fn small_uploads_that_together_take_a_servers_window_do_not_stop_later_ones() {
     });
 }
 
-/// The most memory that a process has had, in bytes.
-fn peak_bytes(pid: nix::unistd::Pid) -> usize {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
-}
-
 #[test]
 fn the_memory_of_stalled_uploads_is_bounded_and_a_client_that_resets_them_gets_its_window_back() {
     /// As the README has it.
     const MAX_UPLOAD_BYTES: usize = 1024 * 1024;
-    let ((upstream, _), folder) = (taking(), tempfile::tempdir().unwrap());
-    let run = captured::run(upstream, folder.path(), &["--upstream-http=http2"]);
+    let (upstream, _) = taking();
+    let run = captured::run_without_capture(upstream, &["--upstream-http=http2"]);
     runtime().block_on(async {
         let sender = connected(run.listen).await;
         other_uploads_complete(&sender).await;
-        let before = peak_bytes(run.pid());
+        let before = run.peak_bytes();
         for _ in 0..2 {
             let stalled: Vec<_> = (0..STALLED_UPLOADS)
                 .map(|_| tokio::spawn(sender.clone().send_request(upload("/stalled", 2_000_000))))
@@ -242,7 +228,7 @@ fn the_memory_of_stalled_uploads_is_bounded_and_a_client_that_resets_them_gets_i
             stalled.iter().for_each(tokio::task::JoinHandle::abort);
         }
         other_uploads_complete(&sender).await;
-        let held = peak_bytes(run.pid()) - before;
+        let held = run.peak_bytes() - before;
         assert!(held < STALLED_UPLOADS * MAX_UPLOAD_BYTES, "{} KiB per upload", held / STALLED_UPLOADS / 1024);
     });
     // What the uploads needed of connections is given back.

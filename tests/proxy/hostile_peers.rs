@@ -1,45 +1,37 @@
-//! The proxy between peers that mean harm: what each costs is bounded, and nobody else pays for it.
+//! Hostile peers: the cost of each is bounded, and other clients do not pay for it.
 //!
-//! What is refused at once is in `refusals.rs`; these hold on, pour in, or speak out of turn. The file is past 400 lines
-//! because it is a list, one test for each way to do harm.
-
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
-mod support;
+//! `error_responses.rs` has what the proxy rejects at once; these peers hold on, pour in, or speak out of turn.
 
 use std::io::{ErrorKind, Write};
 use std::net::TcpListener;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use support::client::{Client, chat};
-use support::frames::{self, Frames};
-use support::http2::{self, Pki};
-use support::proxy::Between;
-use support::upstream::{Upstream, reports};
-use support::{PATIENCE, nobody, resident};
+
+use crate::support::captured::run_without_capture;
+use crate::support::client::{Client, chat};
+use crate::support::frames::{self, Frames};
+use crate::support::http2::{self, Pki};
+use crate::support::proxy::TestProxy;
+use crate::support::upstream::{Upstream, reports};
+use crate::support::{PATIENCE, unused_address};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const STREAM: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
 
-/// What a connection may hold for a peer that pours: the buffers of three sockets and of the test itself, far below
-/// what is poured.
-const BOUND: usize = 48 << 20;
-
-/// Resident memory is the process's: those who watch it take turns.
-static MEMORY: Mutex<()> = Mutex::new(());
+/// The most bytes by which the proxy may grow for a peer that pours hundreds of megabytes.
+const BOUND: usize = 16 << 20;
 
 /// Somebody else is served as if nothing were the matter.
-fn serves(proxy: &Between) {
+fn serves(proxy: &TestProxy) {
     assert_eq!(proxy.client().send(GET).response().text(), "ok");
 }
 
 /// One worker, so that whoever keeps it busy keeps it from everybody.
-fn single(upstream: &Upstream, settings: &[(&str, &str)]) -> Between {
-    Between::with(upstream.addr, &[&[("workers", "1")], settings].concat())
+fn single(upstream: &Upstream, settings: &[(&str, &str)]) -> TestProxy {
+    TestProxy::with(upstream.addr, &[&[("workers", "1")], settings].concat())
 }
 
 /// Writes until the other side takes no more; how much it took.
@@ -232,7 +224,7 @@ fn a_head_of_an_http2_upstream_has_the_same_limit() {
             let response = http::Response::builder().header("x", "x".repeat(length));
             (response.body(Vec::new()).unwrap(), None)
         });
-        let proxy = Between::with(upstream, &[("upstream_http", "http2"), ("workers", "1")]);
+        let proxy = TestProxy::with(upstream, &[("upstream_http", "http2"), ("workers", "1")]);
         let response = proxy.client().send(chat("{}")).response();
         assert_eq!(response.status(), status, "{length}");
         assert_eq!(response.field("x").map_or(0, str::len), if status == 200 { length } else { 0 });
@@ -259,7 +251,7 @@ fn an_upstream_that_speaks_before_it_is_asked_is_not_believed_for_long() {
             });
         }
     });
-    let proxy = Between::with(addr, &[("workers", "1")]);
+    let proxy = TestProxy::with(addr, &[("workers", "1")]);
     let mut client = proxy.client();
     for number in 0..5 {
         let text = client.send(format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n")).response().text();
@@ -360,7 +352,7 @@ fn trailers_and_extensions_of_the_upstream_without_end_end_the_answer() {
 
 #[test]
 fn an_event_without_end_is_forwarded_and_not_kept() {
-    const SIZE: usize = 200 << 20;
+    const SIZE: usize = 100 << 20;
     let upstream = Upstream::start(|mut conn| {
         conn.request();
         conn.send(STREAM);
@@ -371,8 +363,9 @@ fn an_event_without_end_is_forwarded_and_not_kept() {
         }
         conn.send("0\r\n\r\n");
     });
-    let (length, held) = streamed(&single(&upstream, &[]));
+    let (length, held) = streamed(&upstream);
     assert_eq!(length, SIZE + 39);
+
     assert!(held < BOUND, "{held} bytes were held");
 }
 
@@ -392,26 +385,20 @@ fn a_bomb_is_forwarded_as_it_is_and_unfolded_within_bounds() {
             conn.chunk(&sent);
             conn.send("0\r\n\r\n");
         });
-        let (length, held) = streamed(&single(&upstream, &[]));
+        let (length, held) = streamed(&upstream);
         assert_eq!(length, bomb.len());
+
         assert!(held < BOUND, "{held} bytes were held");
     }
 }
 
-/// Reads a streamed answer through; how long its body was, and by how much memory grew meanwhile.
-fn streamed(proxy: &Between) -> (usize, usize) {
-    let _turn = MEMORY.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let mut client = proxy.client();
-    let before = resident();
-    client.send(chat("{\"stream\":true}")).head();
-    let (mut decoder, mut length, mut most) =
-        (streamgauge::net::http1::BodyDecoder::new(streamgauge::net::http1::Framing::Chunked), 0, 0);
-    while !decoder.is_done() {
-        let bytes = client.at_least(1);
-        decoder.decode(&bytes, |payload| length += payload.len()).unwrap();
-        most = most.max(resident().saturating_sub(before));
-    }
-    (length, most)
+/// The length of a streamed body, and the bytes by which the proxy grew meanwhile.
+fn streamed(upstream: &Upstream) -> (usize, usize) {
+    let proxy = run_without_capture(upstream.addr, &[]);
+    let before = proxy.peak_bytes();
+    let response = proxy.client().send(chat("{\"stream\":true}")).response();
+    assert!(!response.truncated);
+    (response.body.len(), proxy.peak_bytes() - before)
 }
 
 // ------------------------------------------------------------------------------------------------ clients over HTTP/2
@@ -442,25 +429,20 @@ fn streams_that_are_reset_as_soon_as_they_begin_leave_nothing_behind() {
 
 #[test]
 fn floods_of_frames_that_want_an_answer_are_not_kept() {
-    let _turn = MEMORY.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let upstream = Upstream::answering(OK);
-    let proxy = single(&upstream, &[]);
+    let proxy = run_without_capture(upstream.addr, &[]);
     for (kind, payload) in
         [(frames::SETTINGS, &b""[..]), (frames::PING, b"12345678"), (frames::SETTINGS, &[0, 4, 0, 0, 255, 255])]
     {
         let flood = frames::frame(kind, 0, 0, payload).repeat(4_000);
-        let held = || {
-            let mut attacker = Frames::connect(proxy.addr);
-            attacker.stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
-            let before = resident();
-            // It does not read the answers: a proxy that keeps them for it runs out of memory.
-            let _sent = (0..1_000).take_while(|_| attacker.stream.write_all(&flood).is_ok()).count();
-            resident().saturating_sub(before)
-        };
-        // The memory is the whole process's: another test may have taken some, but not three times in a row.
-        let least = (0..3).map(|_| held()).find(|held| *held < BOUND / 3);
-        assert!(least.is_some(), "each flood of frame {kind} made the proxy hold more than {} bytes", BOUND / 3);
-        serves(&proxy);
+        let mut attacker = Frames::connect(proxy.listen);
+        attacker.stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+        let before = proxy.peak_bytes();
+        // The attacker reads no answer, so a proxy that keeps them runs out of memory.
+        let _sent = (0..1_000).take_while(|_| attacker.stream.write_all(&flood).is_ok()).count();
+        let held = proxy.peak_bytes() - before;
+        assert!(held < BOUND, "a flood of frame {kind} made the proxy hold {held} bytes");
+        assert_eq!(proxy.client().send(GET).response().text(), "ok");
     }
 }
 
@@ -556,8 +538,8 @@ fn an_http2_connection_is_not_idle_while_it_owes_an_answer() {
 
 #[test]
 fn the_admin_port_minds_its_manners() {
-    let (_held, nobody) = nobody();
-    let proxy = Between::new(nobody);
+    let (_held, nobody) = unused_address();
+    let proxy = TestProxy::new(nobody);
     let cases = [
         ("rubbish".to_owned() + &"\0".repeat(100) + "\r\n\r\n", 400),
         (format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\n{}\r\n", "X: 1\r\n".repeat(1_000)), 431),

@@ -1,9 +1,5 @@
 //! Every protocol that passes through: HTTP/2 on either side, TLS on either side, gRPC, WebSocket.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
-mod support;
-
 use std::convert::Infallible;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -19,14 +15,15 @@ use hyper::server::conn::{http1 as http1_server, http2 as http2_server};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::ServerName;
-use support::PATIENCE;
-use support::captured::{self, until};
-use support::client::{Client, chat};
-use support::frames;
-use support::http2::{self, Pki, known, serving, trusting};
-use support::nobody;
-use support::proxy::Between;
-use support::upstream::{Upstream, field};
+
+use crate::support::PATIENCE;
+use crate::support::captured::{self, until};
+use crate::support::client::{Client, chat};
+use crate::support::frames;
+use crate::support::http2::{self, Pki, known, serving, trusting};
+use crate::support::proxy::TestProxy;
+use crate::support::unused_address;
+use crate::support::upstream::{Upstream, field};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-From: h1\r\n\r\nok";
 
@@ -51,7 +48,7 @@ fn echoing(tls: Option<rustls::ServerConfig>) -> (SocketAddr, Receiver<(Request<
 #[test]
 fn an_http2_client_reaches_an_http1_server() {
     let upstream = Upstream::answering(OK);
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let request = Request::post("http://proxy.test/v1/x?q=1")
         .header("X-Mixed", "Case")
         .header("cookie", "a=1")
@@ -83,7 +80,7 @@ fn a_stream_from_an_http1_server_reaches_an_http2_client_with_its_end() {
             }
         }
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let whole = http2::request(proxy.addr, None, get("/whole"), None);
     assert_eq!((&whole.body[..], whole.broken), (&b"data: 1\n\ndata: 2\n\n"[..], false));
     assert!(!whole.headers.contains_key("transfer-encoding"));
@@ -94,7 +91,7 @@ fn a_stream_from_an_http1_server_reaches_an_http2_client_with_its_end() {
 #[test]
 fn an_http1_client_reaches_an_http2_server() {
     let (addr, told) = echoing(None);
-    let proxy = Between::with(addr, &[("upstream_http", "http2")]);
+    let proxy = TestProxy::with(addr, &[("upstream_http", "http2")]);
     let mut client = proxy.client();
     for _ in 0..2 {
         let response = client.send(chat("{\"a\":1}")).response();
@@ -109,7 +106,7 @@ fn an_http1_client_reaches_an_http2_server() {
 #[test]
 fn grpc_passes_through_with_its_trailers_both_ways() {
     let (addr, told) = echoing(None);
-    let proxy = Between::new(addr);
+    let proxy = TestProxy::new(addr);
     let request = Request::post("http://proxy.test/inference.GRPCInferenceService/ModelStreamInfer")
         .header("content-type", "application/grpc")
         .header("te", "trailers")
@@ -135,7 +132,7 @@ fn a_grpc_call_that_ends_with_its_head_ends_so_for_the_client() {
         let response = response.header("grpc-status", "8").header("grpc-message", "busy");
         (response.body(Vec::new()).unwrap(), None)
     });
-    let proxy = Between::new(addr);
+    let proxy = TestProxy::new(addr);
     let request = Request::post("http://proxy.test/inference.GRPCInferenceService/ModelInfer")
         .header("content-type", "application/grpc")
         .header("te", "trailers")
@@ -156,7 +153,7 @@ fn a_request_does_not_wait_for_a_stream_of_a_server_that_allows_one_at_a_time() 
         conn.send(frames::frame(frames::DATA, 0, stream, b"data: 1\n\n"));
         conn.closed();
     });
-    let proxy = Between::with(upstream.addr, &[("upstream_http", "http2"), ("workers", "1")]);
+    let proxy = TestProxy::with(upstream.addr, &[("upstream_http", "http2"), ("workers", "1")]);
     let mut clients = [proxy.client(), proxy.client(), proxy.client()];
     for client in &mut clients {
         client.send(chat("{\"stream\":true}")).has("data: 1");
@@ -180,7 +177,7 @@ fn no_request_waits_where_one_has_waited_in_vain_and_what_streams_there_goes_on(
             conn.closed();
         }
     });
-    let proxy = Between::with(upstream.addr, &[("upstream_http", "http2"), ("workers", "1")]);
+    let proxy = TestProxy::with(upstream.addr, &[("upstream_http", "http2"), ("workers", "1")]);
     let mut streaming = proxy.client();
     streaming.send(chat("{\"stream\":true}")).has("data: 1");
     let mut waiting = proxy.client();
@@ -240,7 +237,7 @@ fn a_request_that_a_server_has_not_begun_is_sent_again_whole() {
     let refusing = reluctant(|stream| frames::frame(frames::RST_STREAM, 0, stream, &REFUSED), false);
     let leaving = reluctant(|_| frames::frame(frames::GOAWAY, 0, 0, &[0; 8]), true);
     for (what, (upstream, bodies), connections) in [("refused", refusing, 1), ("goodbye", leaving, 2)] {
-        let proxy = Between::with(upstream.addr, &[("upstream_http", "http2"), ("workers", "1")]);
+        let proxy = TestProxy::with(upstream.addr, &[("upstream_http", "http2"), ("workers", "1")]);
         let response = proxy.client().send(chat("{\"stream\":false}")).response();
         assert_eq!((response.status(), response.text().as_str()), (200, "{}"), "{what}: {}", response.head);
         assert_eq!(*bodies.lock().unwrap(), [b"{\"stream\":false}", b"{\"stream\":false}"], "{what}");
@@ -259,7 +256,7 @@ fn a_request_that_is_refused_in_its_middle_goes_on_where_it_is_sent_again() {
         conn.send(frames::frame(frames::HEADERS, frames::END_HEADERS | frames::END_STREAM, stream, b"\x88"));
         tell.send(body).unwrap();
     });
-    let proxy = Between::with(upstream.addr, &[("upstream_http", "http2"), ("workers", "1")]);
+    let proxy = TestProxy::with(upstream.addr, &[("upstream_http", "http2"), ("workers", "1")]);
     let mut client = proxy.client();
     client.send("POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 65536\r\n\r\n{\"a\":\"");
     // Refused by then; where it is not yet, it is the same.
@@ -280,7 +277,7 @@ fn a_request_that_a_server_may_have_begun_or_that_is_too_large_to_be_kept_is_not
         ("large", &large, frames::frame(frames::RST_STREAM, 0, 1, &REFUSED)),
     ] {
         let (upstream, bodies) = reluctant(move |_| says.clone(), what == "leaving");
-        let proxy = Between::with(upstream.addr, &[("upstream_http", "http2"), ("workers", "1")]);
+        let proxy = TestProxy::with(upstream.addr, &[("upstream_http", "http2"), ("workers", "1")]);
         assert_eq!(proxy.client().send(chat(body)).response().status(), 502, "{what}");
         assert_eq!(bodies.lock().unwrap().len(), 1, "{what}");
     }
@@ -293,7 +290,7 @@ fn a_large_upload_over_http2_arrives_whole() {
     for upstream_http in ["http2", "http1"] {
         let h1 = Upstream::answering(OK);
         let target = if upstream_http == "http2" { addr } else { h1.addr };
-        let proxy = Between::with(target, &[("upstream_http", upstream_http)]);
+        let proxy = TestProxy::with(target, &[("upstream_http", upstream_http)]);
         let request = Request::post("http://proxy.test/up").body(payload.clone()).unwrap();
         let reply = http2::request(proxy.addr, None, request, None);
         assert_eq!(reply.status, 200);
@@ -305,8 +302,8 @@ fn a_large_upload_over_http2_arrives_whole() {
 
 #[test]
 fn an_http2_client_gets_refusals_as_well() {
-    let (_held, nobody) = nobody();
-    let proxy = Between::new(nobody);
+    let (_held, nobody) = unused_address();
+    let proxy = TestProxy::new(nobody);
     let reply = http2::request(proxy.addr, None, get("/v1/chat/completions"), None);
     assert_eq!(reply.status, 502);
     assert!(reply.headers["x-streamgauge-error"].to_str().unwrap().starts_with("upstream; "));
@@ -333,7 +330,7 @@ fn tls_settings(pki: &Pki) -> (String, String) {
 fn clients_reach_us_over_tls_in_either_version() {
     let (pki, upstream) = (Pki::new(), Upstream::answering(OK));
     let (cert, key) = tls_settings(&pki);
-    let proxy = Between::with(upstream.addr, &[("tls_cert", &cert), ("tls_key", &key)]);
+    let proxy = TestProxy::with(upstream.addr, &[("tls_cert", &cert), ("tls_key", &key)]);
     assert!(over_tls(proxy.addr, trusting(&pki, &["http/1.1"])).unwrap().ends_with("\r\n\r\nok"));
     assert_eq!(http2::request(proxy.addr, Some(trusting(&pki, &["h2"])), get("/"), None).body, "ok");
 }
@@ -342,14 +339,14 @@ fn clients_reach_us_over_tls_in_either_version() {
 fn who_speaks_in_clear_where_tls_is_spoken_is_told_so() {
     let (pki, upstream) = (Pki::new(), Upstream::answering(OK));
     let ((cert, key), ca) = (tls_settings(&pki), pki.text("ca.pem"));
-    let proxy = Between::with(upstream.addr, &[("tls_cert", &cert), ("tls_key", &key), ("tls_client_ca", &ca)]);
+    let proxy = TestProxy::with(upstream.addr, &[("tls_cert", &cert), ("tls_key", &key), ("tls_client_ca", &ca)]);
     let refused = proxy.client().send(chat("{}")).response();
     let told = "downstream; this port speaks TLS: try https://";
     assert_eq!((refused.status(), refused.field("x-streamgauge-error")), (400, Some(told)));
 
     // Other servers of TLS answer with an alert.
     let alert = Upstream::answering([21, 3, 3, 0, 2, 2, 10]);
-    let refused = Between::new(alert.addr).client().send(chat("{}")).response();
+    let refused = TestProxy::new(alert.addr).client().send(chat("{}")).response();
     assert_eq!(refused.status(), 502);
     assert!(refused.field("x-streamgauge-error").unwrap().ends_with("it is of TLS: try https://"), "{}", refused.head);
 }
@@ -358,7 +355,7 @@ fn who_speaks_in_clear_where_tls_is_spoken_is_told_so() {
 fn a_client_without_a_certificate_is_turned_away_where_one_is_asked_for() {
     let (pki, upstream) = (Pki::new(), Upstream::answering(OK));
     let ((cert, key), ca) = (tls_settings(&pki), pki.text("ca.pem"));
-    let proxy = Between::with(upstream.addr, &[("tls_cert", &cert), ("tls_key", &key), ("tls_client_ca", &ca)]);
+    let proxy = TestProxy::with(upstream.addr, &[("tls_cert", &cert), ("tls_key", &key), ("tls_client_ca", &ca)]);
     assert!(over_tls(proxy.addr, trusting(&pki, &[])).is_err());
     assert!(over_tls(proxy.addr, known(&pki, &[])).unwrap().ends_with("ok"));
     let strangers = Pki::new();
@@ -373,7 +370,7 @@ fn a_client_that_says_nothing_where_tls_should_begin_does_not_hold_up_the_end() 
     let pki = Pki::new();
     let (cert, key) = tls_settings(&pki);
     let settings = [("tls_cert", &*cert), ("tls_key", &key), ("head_timeout", "1h")];
-    let proxy = Between::with(Upstream::answering(OK).addr, &settings);
+    let proxy = TestProxy::with(Upstream::answering(OK).addr, &settings);
     let _silent = TcpStream::connect(proxy.addr).unwrap();
     // By then the one before it has been taken in as well.
     assert!(over_tls(proxy.addr, trusting(&pki, &[])).unwrap().ends_with("ok"));
@@ -384,7 +381,7 @@ fn a_client_that_says_nothing_where_tls_should_begin_does_not_hold_up_the_end() 
 fn a_renewed_certificate_is_used_without_a_restart_and_a_broken_one_is_not() {
     let (pki, upstream) = (Pki::new(), Upstream::answering(OK));
     let (cert, key) = tls_settings(&pki);
-    let proxy = Between::with(upstream.addr, &[("tls_cert", &cert), ("tls_key", &key)]);
+    let proxy = TestProxy::with(upstream.addr, &[("tls_cert", &cert), ("tls_key", &key)]);
     let renewed = Pki::new();
     assert!(over_tls(proxy.addr, trusting(&renewed, &[])).is_err());
     for file in ["server.pem", "server.key"] {
@@ -409,13 +406,13 @@ fn the_upstream_is_reached_over_tls_with_our_certificate() {
     let (addr, told) = echoing(Some(serving(&pki, Some(&pki.path("ca.pem")))));
     let (ca, cert, key) = (pki.text("ca.pem"), pki.text("client.pem"), pki.text("client.key"));
     let url = format!("https://{addr}");
-    let proxy = Between::to(&url, &[("upstream_ca", &ca), ("upstream_cert", &cert), ("upstream_key", &key)]);
+    let proxy = TestProxy::to(&url, &[("upstream_ca", &ca), ("upstream_cert", &cert), ("upstream_key", &key)]);
     let response = proxy.client().send(chat("{}")).response();
     assert_eq!((response.text().as_str(), told.recv().unwrap().0.version()), ("firstsecond", http::Version::HTTP_2));
 
-    let without = Between::to(&url, &[("upstream_ca", &ca)]);
+    let without = TestProxy::to(&url, &[("upstream_ca", &ca)]);
     assert_eq!(without.client().send(chat("{}")).response().status(), 502);
-    let untrusting = Between::to(
+    let untrusting = TestProxy::to(
         &url,
         &[("upstream_cert", &cert), ("upstream_key", &key), ("upstream_ca", &Pki::new().text("ca.pem"))],
     );
@@ -457,7 +454,7 @@ fn http1_over_tls_to_the_upstream_is_kept_and_used_again() {
         }
     });
     let ca = pki.text("ca.pem");
-    let proxy = Between::to(&format!("https://{addr}"), &[("upstream_ca", &ca), ("workers", "1")]);
+    let proxy = TestProxy::to(&format!("https://{addr}"), &[("upstream_ca", &ca), ("workers", "1")]);
     let mut client = proxy.client();
     for _ in 0..5 {
         assert_eq!(client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").response().text(), "ok");
@@ -498,7 +495,7 @@ fn an_end_that_a_server_has_not_said_over_tls_is_passed_on_as_none() {
     let (addr, says_so) = ending(&pki);
     let ((cert, key), ca) = (tls_settings(&pki), pki.text("ca.pem"));
     let settings = [("upstream_ca", &*ca), ("tls_cert", &cert), ("tls_key", &key)];
-    let proxy = Between::to(&format!("https://{addr}"), &settings);
+    let proxy = TestProxy::to(&format!("https://{addr}"), &settings);
     for whole in [true, false] {
         says_so.store(whole, Relaxed);
         let over_http1 = over_tls(proxy.addr, trusting(&pki, &["http/1.1"]));
@@ -553,7 +550,7 @@ fn a_server_that_comes_back_with_another_version_of_http_is_spoken_to_in_that() 
     let pki = Pki::new();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
-    let proxy = Between::to(&url, &[("upstream_ca", &pki.text("ca.pem")), ("workers", "1")]);
+    let proxy = TestProxy::to(&url, &[("upstream_ca", &pki.text("ca.pem")), ("workers", "1")]);
     for (alpn, version) in [("h2", "HTTP/2.0"), ("http/1.1", "HTTP/1.1"), ("h2", "HTTP/2.0")] {
         let mut tls = serving(&pki, None);
         tls.alpn_protocols = vec![alpn.into()];
@@ -576,7 +573,7 @@ fn a_server_that_tls_does_not_reach_is_not_ready_and_the_remedy_is_told() {
         (plain.addr, &pki, "127.0.0.1", "; it does not speak TLS: try http://"),
     ] {
         let settings = [("upstream_ca", &*ca.text("ca.pem")), ("upstream_server_name", name)];
-        let proxy = Between::to(&format!("https://{addr}"), &settings);
+        let proxy = TestProxy::to(&format!("https://{addr}"), &settings);
         until("it is not ready, and why", || {
             let (ready, told) = proxy.ready();
             !ready && told.contains(remedy)
@@ -599,7 +596,7 @@ fn a_websocket_passes_through() {
             conn.send(frame);
         }
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     client.send("GET /v1/realtime HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: y\r\n\r\nearl");
     let head = client.head();
@@ -645,7 +642,7 @@ fn an_upgrade_to_http2_is_not_offered_to_the_upstream() {
     ];
     for upgrade in fields {
         let upstream = Upstream::answering(OK);
-        let proxy = Between::new(upstream.addr);
+        let proxy = TestProxy::new(upstream.addr);
         let mut client = proxy.client();
         let connection = "Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABk";
         client.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{connection}\r\nUpgrade: {upgrade}\r\n\r\n"));

@@ -1,7 +1,5 @@
 //! A stamp says when the bytes arrived, not when somebody read them.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute")]
-
 use std::future::poll_fn;
 use std::io::Write;
 use std::net::TcpListener;

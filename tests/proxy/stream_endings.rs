@@ -1,8 +1,6 @@
 //! How streams end: the client's leaving reaches the server, the server's end reaches the client, and nobody is read
 //! faster than the other side takes it.
 
-mod support;
-
 use std::io::Read;
 use std::net::{Shutdown, TcpListener};
 use std::process::Command;
@@ -16,12 +14,13 @@ use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use serde_json::Value;
-use support::PATIENCE;
-use support::captured::{run_to, until};
-use support::client::{Client, chat};
-use support::frames::{self, Frame, Frames};
-use support::proxy::Between;
-use support::upstream::{Conn, Upstream, reports};
+
+use crate::support::PATIENCE;
+use crate::support::captured::{run_to, until};
+use crate::support::client::{Client, chat};
+use crate::support::frames::{self, Frame, Frames};
+use crate::support::proxy::TestProxy;
+use crate::support::upstream::{Conn, Upstream, reports};
 
 const STREAM: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
 
@@ -42,7 +41,7 @@ fn a_client_that_leaves_a_stream_closes_the_upstream() {
         conn.send(STREAM);
         conn.chunk("data: 1\n\n");
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     client.send(chat("{\"stream\":true}")).at_least(STREAM.len() + 9);
     drop(client);
@@ -53,7 +52,7 @@ fn a_client_that_leaves_a_stream_closes_the_upstream() {
 fn a_client_that_leaves_while_it_waits_closes_the_upstream() {
     let (begun, has_begun) = reports();
     let (upstream, closed) = watching(move |_| begun(()));
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     for leave in [drop as fn(Client), Client::reset] {
         let mut client = proxy.client();
         client.send(chat("{}"));
@@ -71,7 +70,7 @@ fn a_client_that_leaves_in_the_middle_of_its_upload_closes_the_upstream() {
         begun(());
         report(conn.closed().is_some());
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nabc");
     has_begun();
@@ -87,7 +86,7 @@ fn a_client_that_keeps_the_rest_of_its_body_when_it_has_its_answer_has_not_cance
         conn.closed();
     });
     for rest in ["", "no chunk\r\n"] {
-        let proxy = Between::new(upstream.addr);
+        let proxy = TestProxy::new(upstream.addr);
         let mut client = proxy.client();
         client.send("POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n");
         assert_eq!(client.response().text(), "no");
@@ -113,7 +112,7 @@ fn an_http2_client_that_leaves_in_the_middle_of_its_upload_has_left() {
             let _ended = conn.stream.read_to_end(&mut rest).is_ok();
             report(rest);
         });
-        let proxy = Between::new(upstream.addr);
+        let proxy = TestProxy::new(upstream.addr);
         let mut client = Frames::connect(proxy.addr);
         client.send(frames::HEADERS, frames::END_HEADERS, 1, POST);
         client.send(frames::DATA, 0, 1, b"abc");
@@ -133,7 +132,7 @@ fn a_client_that_closes_its_sending_half_has_left() {
     let (upstream, closed) = watching(|conn| {
         conn.send(STREAM);
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     client.send(chat("{\"stream\":true}")).head();
     client.stream.shutdown(Shutdown::Write).unwrap();
@@ -145,7 +144,7 @@ fn a_client_that_sends_ahead_and_leaves_is_noticed() {
     let (upstream, closed) = watching(|conn| {
         conn.send(STREAM);
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     client.send(chat("{\"stream\":true}")).send("GET /next HTTP/1.1\r\nHost: a\r\n\r\n").head();
     drop(client);
@@ -162,7 +161,7 @@ fn the_upstream_is_never_half_closed_while_it_owes_an_answer() {
         report(read.map_err(|error| error.kind()));
         conn.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let response = proxy.client().send(chat("{}")).response();
     assert_eq!((seen(), response.status()), (Err(std::io::ErrorKind::WouldBlock), 200));
 }
@@ -174,7 +173,7 @@ fn a_stream_that_the_server_cuts_is_cut_for_the_client() {
         conn.send(STREAM);
         conn.chunk("data: 1\n\n");
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let response = proxy.client().send(chat("{\"stream\":true}")).response();
     assert_eq!((response.text().as_str(), response.truncated, response.reset), ("data: 1\n\n", true, false));
 }
@@ -189,7 +188,7 @@ fn a_stream_that_the_server_resets_is_reset_for_the_client() {
         has_received();
         conn.reset();
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     let head = client.send(chat("{\"stream\":true}")).head();
     received(());
@@ -218,7 +217,7 @@ fn whatever_came_before_the_server_broke_is_passed_on() {
                 conn.reset();
             }
         });
-        let proxy = Between::new(upstream.addr);
+        let proxy = TestProxy::new(upstream.addr);
         let mut client = proxy.client();
         let head = client.send(chat("{\"stream\":true}")).head();
         received(());
@@ -241,7 +240,7 @@ fn an_http10_client_is_reset_where_a_chunked_reply_breaks_off() {
             has_received();
             conn.send(rest);
         });
-        let proxy = Between::new(upstream.addr);
+        let proxy = TestProxy::new(upstream.addr);
         let mut client = proxy.client();
         let head = client.send(ask).has("data: 1\n\n").head();
         received(());
@@ -258,7 +257,7 @@ fn an_http10_client_is_reset_where_the_proxy_stops_in_the_middle_of_its_reply() 
         conn.chunk("data: 1\n\n");
         conn.closed();
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     let head = client.send("GET / HTTP/1.0\r\n\r\n").has("data: 1\n\n").head();
     drop(proxy);
@@ -280,7 +279,7 @@ fn a_stream_that_an_http2_server_resets_is_cut_for_the_client_after_all_that_cam
             conn.send(frames.concat());
             conn.closed();
         });
-        let proxy = Between::with(upstream.addr, &[("upstream_http", "http2")]);
+        let proxy = TestProxy::with(upstream.addr, &[("upstream_http", "http2")]);
         let response = proxy.client().send(chat("{\"stream\":true}")).response();
         assert_eq!((response.text().as_str(), response.truncated), ("data: 1\n\n", true), "{reason}");
     }
@@ -292,7 +291,7 @@ fn a_body_shorter_than_its_length_is_short_for_the_client() {
         conn.request();
         conn.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc");
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let response = proxy.client().send(chat("{}")).response();
     assert_eq!((response.text().as_str(), response.truncated), ("abc", true));
 }
@@ -309,7 +308,7 @@ fn a_client_that_does_not_read_stops_the_upstream_from_being_read() {
         let sent = (0..4_000).take_while(|_| conn.chunk(&piece)).count();
         report(sent);
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     client.send(chat("{\"stream\":true}")).head();
     let sent = seen();
@@ -323,7 +322,7 @@ fn a_server_that_does_not_read_stops_the_client_from_being_read() {
         conn.head();
         std::thread::sleep(Duration::from_secs(3));
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let client = proxy.client();
     let mut stream = &client.stream;
     stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
@@ -350,7 +349,7 @@ fn a_slow_client_gets_every_byte() {
         }
         conn.send("0\r\n\r\n");
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     let head = client.send(chat("{\"stream\":true}")).head();
     std::thread::sleep(Duration::from_millis(300));
@@ -374,7 +373,7 @@ fn a_client_that_reads_late_is_told_from_a_slow_server() {
             }
         }
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     // Until all buffers on the way are full.
@@ -392,7 +391,7 @@ fn a_client_that_reads_late_is_told_from_a_slow_server() {
 fn an_http2_client_that_opens_its_window_late_is_told_from_a_slow_server() {
     let body = "x".repeat(1_000_000);
     let upstream = Upstream::answering(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()));
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = Frames::connect(proxy.addr);
     client.send(frames::HEADERS, frames::END_HEADERS | frames::END_STREAM, 1, frames::GET);
     let (mut received, mut ended) = (0, false);
@@ -425,7 +424,7 @@ fn draining_finishes_open_streams_closes_idle_connections_and_takes_no_new_ones(
         conn.chunk("data: last\n\n");
         conn.send("0\r\n\r\n");
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let (mut open, mut idle) = (proxy.client(), proxy.client());
     let head = open.send(chat("{\"stream\":true}")).head();
     // Half a head is no request.
@@ -476,7 +475,7 @@ fn a_stream_that_is_cut_when_the_process_stops_is_still_told_of() {
         Box::new(move || !client.rest().iter().any(is_end)) as Box<dyn FnOnce() -> bool>
     };
     for begin in [http1 as fn(_) -> _, http2] {
-        let proxy = Between::with(upstream.addr, &settings);
+        let proxy = TestProxy::with(upstream.addr, &settings);
         let is_cut = begin(proxy.addr);
         drop(proxy);
         assert!(closed() && is_cut());
@@ -495,7 +494,7 @@ fn a_stream_that_is_cut_when_the_process_stops_is_still_told_of() {
 fn a_connection_that_comes_as_draining_begins_does_not_hold_it() {
     let upstream = Upstream::answering("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     for _ in 0..30 {
-        let proxy = Between::new(upstream.addr);
+        let proxy = TestProxy::new(upstream.addr);
         let addr = proxy.addr;
         let coming = std::thread::spawn(move || {
             let mut connections = Vec::new();

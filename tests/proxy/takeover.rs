@@ -1,13 +1,5 @@
 //! A restart that no client notices: another process takes over the sockets, by a signal or from systemd.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "clippy knows tests by their attribute, and these have helpers; they may wait"
-)]
-
-mod support;
-
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -22,9 +14,10 @@ use command_fds::{CommandFdExt as _, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use streamgauge::trace_file::reader::TraceReader;
-use support::client::Client;
-use support::upstream::Upstream;
-use support::{PATIENCE, upstream};
+
+use crate::support::client::Client;
+use crate::support::upstream::Upstream;
+use crate::support::{PATIENCE, upstream};
 
 const ASKED: &str = "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}";
 

@@ -1,9 +1,5 @@
 //! Tokens that the server does not count: a local tokenizer does, off the stream's way, and no text stays anywhere.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -21,10 +17,11 @@ use streamgauge::measure::text_collector::TextBudget;
 use streamgauge::measure::time::Stamp;
 use streamgauge::trace_file::reader::TraceReader;
 use streamgauge::trace_file::row::TraceEntry;
-use support::client::{Client, chat};
-use support::proxy::Between;
-use support::upstream::Upstream;
 use tokenizers::Tokenizer;
+
+use crate::support::client::{Client, chat};
+use crate::support::proxy::TestProxy;
+use crate::support::upstream::Upstream;
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
 const DONE: &str = "data: [DONE]\n\n";
@@ -61,25 +58,25 @@ fn upstream(chunks: Vec<String>) -> Upstream {
 }
 
 /// A proxy that has the tokenizer for `llama-*`, to such a server.
-fn proxy(chunks: Vec<String>) -> (Between, Upstream) {
+fn proxy(chunks: Vec<String>) -> (TestProxy, Upstream) {
     let upstream = upstream(chunks);
     let tokenizer = format!("llama-*={}", file());
-    (Between::with(upstream.addr, &[("tokenizers", &tokenizer)]), upstream)
+    (TestProxy::with(upstream.addr, &[("tokenizers", &tokenizer)]), upstream)
 }
 
-fn ask(proxy: &Between, model: &str) -> String {
+fn ask(proxy: &TestProxy, model: &str) -> String {
     let body = json!({"model": model, "stream": true, "messages": []}).to_string();
     proxy.client().send(chat(&body)).response().text()
 }
 
 /// Everything under a path of the admin port.
-fn page(proxy: &Between, path: &str) -> String {
+fn page(proxy: &TestProxy, path: &str) -> String {
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     Client::connect(proxy.admin).send(request).response().text()
 }
 
 /// What `/metrics` says of output tokens, once it says something: their source, and how many.
-fn tokens(proxy: &Between) -> Vec<(String, u64)> {
+fn tokens(proxy: &TestProxy) -> Vec<(String, u64)> {
     for _ in 0..500 {
         let page = page(proxy, "/metrics");
         let of_tokens = page.lines().filter(|line| line.starts_with("streamgauge_stream_output_tokens_total{"));
@@ -126,7 +123,7 @@ fn a_captured_row_has_the_tokenizers_count_too() {
     let upstream = upstream(vec![event(0, json!({"content": "Derivative Works shall"})), DONE.to_owned()]);
     let (folder, tokenizer) = (tempfile::tempdir().unwrap(), format!("llama-*={}", file()));
     let capture = folder.path().to_str().unwrap();
-    let proxy = Between::with(upstream.addr, &[("tokenizers", &tokenizer), ("capture", capture)]);
+    let proxy = TestProxy::with(upstream.addr, &[("tokenizers", &tokenizer), ("capture", capture)]);
     ask(&proxy, "llama-3");
     assert!(proxy.stop(Duration::from_secs(10)));
     let rows: Vec<TraceEntry> = TraceReader::open(folder.path()).unwrap().map(Result::unwrap).collect();
@@ -178,7 +175,7 @@ fn a_stream_that_dies_is_counted_as_far_as_it_came() {
         conn.send(HEAD);
         conn.chunk(event(0, json!({"content": "Derivative Works shall"})));
     });
-    let proxy = Between::with(upstream.addr, &[("tokenizers", &format!("*={}", file()))]);
+    let proxy = TestProxy::with(upstream.addr, &[("tokenizers", &format!("*={}", file()))]);
     proxy.client().send(chat("{\"stream\":true}")).response();
     assert_eq!(tokens(&proxy), by("tokenizer", counted(&["Derivative Works shall"])));
 }

@@ -1,20 +1,18 @@
 //! Through the proxy is the same as direct, byte for byte: one named test per oddity of HTTP.
 
-mod support;
-
 use std::time::Duration;
 
-use support::client::chat;
-use support::proxy::Between;
-use support::resident;
-use support::upstream::{Upstream, field, reports};
+use crate::support::captured::run_without_capture;
+use crate::support::client::chat;
+use crate::support::proxy::TestProxy;
+use crate::support::upstream::{Upstream, field, reports};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 /// What the upstream got for these bytes.
 fn got(request: &str) -> String {
     let upstream = Upstream::answering(OK);
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let response = proxy.client().send(request).response();
     assert_eq!((response.status(), response.text().as_str()), (200, "ok"));
     upstream.heads().remove(0)
@@ -23,7 +21,7 @@ fn got(request: &str) -> String {
 /// The head that a client gets for these bytes of an upstream.
 fn given(answer: &str) -> String {
     let upstream = Upstream::answering(answer);
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").head()
 }
@@ -54,7 +52,7 @@ fn bytes_beyond_ascii_in_a_field_value_arrive() {
         conn.head().unwrap();
         conn.send(b"HTTP/1.1 200 OK\r\nX-Name: caf\xe9\r\nContent-Length: 0\r\n\r\n");
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     let answer = client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").at_least(50);
     assert!(answer.windows(4).any(|window| window == b"caf\xe9"));
@@ -85,7 +83,7 @@ fn a_server_that_demands_another_protocol_says_which() {
 fn a_client_of_http_1_0_gets_what_it_can_read() {
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
     let upstream = Upstream::answering(chunked);
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     client.send("GET /old HTTP/1.0\r\n\r\n");
     assert_eq!(String::from_utf8(client.rest()).unwrap(), "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabc");
@@ -106,7 +104,7 @@ fn a_client_of_http_1_0_gets_what_it_can_read() {
 #[test]
 fn a_client_of_http_1_0_may_keep_its_connection() {
     let upstream = Upstream::answering(OK);
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     for _ in 0..2 {
         let response = client.send("GET / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n\r\n").response();
@@ -126,7 +124,7 @@ fn answers_without_a_body_end_with_their_head() {
             });
         }
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     assert_eq!(client.send("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n").head(), head);
     assert_eq!(client.send("PUT / HTTP/1.1\r\nHost: a\r\n\r\n").head(), "HTTP/1.1 204 No Content\r\nX: 2\r\n\r\n");
@@ -141,7 +139,7 @@ fn a_body_that_ends_with_its_connection_ends_with_the_clients() {
         conn.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n");
         conn.send("data: 2\n\n");
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     let answer = String::from_utf8(client.rest()).unwrap();
@@ -158,7 +156,7 @@ fn a_chunked_request_arrives_with_its_payload_and_trailers() {
         report(conn.request().unwrap());
         conn.send(OK);
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     client
         .send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n5;ext=1\r\nhello\r\n");
@@ -175,7 +173,7 @@ fn a_chunked_response_arrives_with_its_trailers() {
     let upstream = Upstream::answering(
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n2\r\nhi\r\n0\r\nX-Sum: 2\r\nx-b: 3\r\n\r\n",
     );
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let response = proxy.client().send("GET / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\n\r\n").response();
     assert_eq!(response.trailers, [("X-Sum".into(), "2".into()), ("x-b".into(), "3".into())]);
     assert_eq!(field(&upstream.heads()[0], "TE"), Some("trailers"));
@@ -194,7 +192,7 @@ fn a_client_that_waits_to_be_told_is_told_by_the_server() {
         report((head, early, conn.exactly(4)));
         conn.send(OK);
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n");
     assert_eq!(client.head(), "HTTP/1.1 100 Continue\r\nX-Go: 1\r\n\r\n");
@@ -211,7 +209,7 @@ fn a_client_that_waits_to_be_told_can_be_refused_before_its_body() {
         conn.send("HTTP/1.1 417 Expectation Failed\r\nContent-Length: 2\r\n\r\nno");
         conn.closed();
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4000000\r\nExpect: 100-continue\r\n\r\n");
     let response = client.response();
@@ -223,7 +221,7 @@ fn interim_responses_are_passed_on_as_they_come() {
     let upstream = Upstream::answering(format!(
         "HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\nLink: </b>\r\n\r\n{OK}"
     ));
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(client.head(), "HTTP/1.1 102 Processing\r\n\r\n");
@@ -238,7 +236,7 @@ fn an_answer_that_comes_before_the_request_is_whole_reaches_the_client() {
         conn.send("HTTP/1.1 413 Too Large\r\nContent-Length: 5\r\nConnection: close\r\n\r\nlarge");
         conn.closed();
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n").send([b'x'; 100_000]);
     let response = client.response();
@@ -259,7 +257,7 @@ fn a_request_that_is_answered_before_it_is_whole_goes_on_where_the_server_takes_
             conn.send(OK);
         }
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     client.send(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LENGTH}\r\n\r\nx"));
     let response = client.response();
@@ -279,7 +277,7 @@ fn an_upload_streams_both_ways_while_it_lasts() {
         }
         conn.send("0\r\n\r\n");
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 15\r\n\r\n");
     client.head();
@@ -303,20 +301,19 @@ fn a_large_upload_is_streamed_and_not_kept() {
         report(sum);
         conn.send(OK);
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = run_without_capture(upstream.addr, &[]);
     let mut client = proxy.client();
-    let before = resident();
+    let before = proxy.peak_bytes();
     client.send(format!("POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {SIZE}\r\n\r\n"));
     let piece: Vec<u8> = (0..1 << 20).map(|at| (at % 251) as u8).collect();
-    let mut most = 0;
     for _ in 0..SIZE / piece.len() {
         client.send(&piece);
-        most = most.max(resident().saturating_sub(before));
     }
     assert_eq!(client.response().text(), "ok");
     let expected: u64 = piece.iter().map(|byte| u64::from(*byte)).sum::<u64>() * (SIZE / piece.len()) as u64;
     assert_eq!(seen(), expected);
-    assert!(most < 24 << 20, "memory grew by {most} bytes during an upload of {SIZE}");
+    let held = proxy.peak_bytes() - before;
+    assert!(held < 24 << 20, "memory grew by {held} bytes during an upload of {SIZE}");
 }
 
 #[test]
@@ -327,7 +324,7 @@ fn requests_sent_in_one_go_are_answered_in_order() {
             conn.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{path}", path.len()));
         }
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     client.send("GET /1 HTTP/1.1\r\nHost: a\r\n\r\nPOST /2 HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabcGET /3 HTTP/1.1\r\nHost: a\r\n\r\n");
     for path in ["/1", "/2", "/3"] {
@@ -349,7 +346,7 @@ fn a_streamed_answer_arrives_event_by_event_on_a_kept_connection() {
             conn.send("0\r\n\r\n");
         }
     });
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let mut client = proxy.client();
     for _ in 0..3 {
         client.send(chat("{\"stream\":true}"));
@@ -369,7 +366,7 @@ fn a_streamed_answer_arrives_event_by_event_on_a_kept_connection() {
 #[test]
 fn via_and_forwarded_are_added_only_where_configured() {
     let upstream = Upstream::answering(OK);
-    let proxy = Between::with(upstream.addr, &[("headers", "via,forwarded")]);
+    let proxy = TestProxy::with(upstream.addr, &[("headers", "via,forwarded")]);
     let mut client = proxy.client();
     client.send("GET / HTTP/1.1\r\nHost: public.test\r\nX-Forwarded-For: 10.0.0.9\r\n\r\n").response();
     assert_eq!(

@@ -1,14 +1,10 @@
 //! Usage that the proxy asks for in the client's stead: the server is asked, the client sees what it would have seen
 //! without that, and the metrics have the server's count.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
-mod support;
-
-use support::client::{Client, Response, chat};
-use support::http2;
-use support::proxy::Between;
-use support::upstream::{Upstream, field, reports};
+use crate::support::client::{Client, Response, chat};
+use crate::support::http2;
+use crate::support::proxy::TestProxy;
+use crate::support::upstream::{Upstream, field, reports};
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
 const TOKEN: &str = "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a b c\"}}]}\n\n";
@@ -45,7 +41,7 @@ fn server() -> (Upstream, impl Fn() -> (String, String)) {
 }
 
 /// What `/metrics` says of output tokens: their source, and how many. A reply is counted just after its client has it.
-fn tokens(proxy: &Between) -> Vec<(String, String)> {
+fn tokens(proxy: &TestProxy) -> Vec<(String, String)> {
     let one = |line: &str| {
         let source = line.split("source=\"").nth(1)?.split('"').next()?;
         Some((source.to_owned(), line.rsplit(' ').next()?.to_owned()))
@@ -63,14 +59,14 @@ fn tokens(proxy: &Between) -> Vec<(String, String)> {
     panic!("no tokens were counted");
 }
 
-fn ask(proxy: &Between, body: &str) -> Response {
+fn ask(proxy: &TestProxy, body: &str) -> Response {
     proxy.client().send(chat(body)).response()
 }
 
 #[test]
 fn the_server_is_asked_and_the_client_sees_what_it_would_have_seen() {
     let (upstream, seen) = server();
-    let proxy = Between::with(upstream.addr, &[("ask_usage", "true")]);
+    let proxy = TestProxy::with(upstream.addr, &[("ask_usage", "true")]);
     let body = "{\"stream\": true, \"messages\": []}";
     let reply = ask(&proxy, body);
     assert_eq!(reply.text(), [TOKEN, END, DONE].concat());
@@ -84,7 +80,7 @@ fn the_server_is_asked_and_the_client_sees_what_it_would_have_seen() {
 #[test]
 fn without_the_setting_nothing_is_asked_and_the_count_is_of_chunks() {
     let (upstream, seen) = server();
-    let proxy = Between::new(upstream.addr);
+    let proxy = TestProxy::new(upstream.addr);
     let body = "{\"stream\": true, \"messages\": []}";
     assert_eq!(ask(&proxy, body).text(), [TOKEN, END, DONE].concat());
     assert_eq!(seen().1, body);
@@ -94,7 +90,7 @@ fn without_the_setting_nothing_is_asked_and_the_count_is_of_chunks() {
 #[test]
 fn whoever_asks_itself_gets_its_usage() {
     let (upstream, seen) = server();
-    let proxy = Between::with(upstream.addr, &[("ask_usage", "true")]);
+    let proxy = TestProxy::with(upstream.addr, &[("ask_usage", "true")]);
     let body = "{\"stream\":true,\"stream_options\":{\"include_usage\":true}}";
     assert_eq!(ask(&proxy, body).text(), [TOKEN, END, USAGE, DONE].concat());
     assert_eq!(seen().1, body);
@@ -106,7 +102,7 @@ fn a_server_is_not_asked_to_compress_what_has_to_be_edited() {
     let body = "{\"stream\":true}";
     let request = chat(body).replacen("\r\n", "\r\nAccept-Encoding: gzip\r\n", 1);
     for (asks, coding) in [("true", None), ("false", Some("gzip"))] {
-        let proxy = Between::with(upstream.addr, &[("ask_usage", asks)]);
+        let proxy = TestProxy::with(upstream.addr, &[("ask_usage", asks)]);
         assert_eq!(proxy.client().send(&request).response().text(), [TOKEN, END, DONE].concat());
         assert_eq!(field(&seen().0, "Accept-Encoding"), coding, "ask_usage: {asks}");
     }
@@ -116,7 +112,7 @@ fn a_server_is_not_asked_to_compress_what_has_to_be_edited() {
 fn running_usage_is_asked_of_servers_that_know_it_and_no_client_sees_it() {
     for (provider, knows) in [("vllm", true), ("sglang", true), ("openai", false)] {
         let (upstream, seen) = server();
-        let proxy = Between::with(upstream.addr, &[("ask_usage", "true"), ("provider", provider)]);
+        let proxy = TestProxy::with(upstream.addr, &[("ask_usage", "true"), ("provider", provider)]);
         assert_eq!(ask(&proxy, "{\"stream\":true}").text(), [TOKEN, END, DONE].concat(), "{provider}");
         let running = if knows { ",\"continuous_usage_stats\":true" } else { "" };
         let asked = format!("{{\"stream\":true,\"stream_options\":{{\"include_usage\":true{running}}}}}");
@@ -133,7 +129,7 @@ fn running_usage_is_asked_of_servers_that_know_it_and_no_client_sees_it() {
 #[test]
 fn kept_connections_are_used_again_although_the_body_grows() {
     let (upstream, _seen) = server();
-    let proxy = Between::with(upstream.addr, &[("ask_usage", "true"), ("workers", "1")]);
+    let proxy = TestProxy::with(upstream.addr, &[("ask_usage", "true"), ("workers", "1")]);
     for _ in 0..5 {
         assert_eq!(ask(&proxy, "{\"stream\":true}").text(), [TOKEN, END, DONE].concat());
         // A connection rests before it is trusted.
@@ -145,7 +141,7 @@ fn kept_connections_are_used_again_although_the_body_grows() {
 #[test]
 fn an_http2_client_sees_the_same() {
     let (upstream, seen) = server();
-    let proxy = Between::with(upstream.addr, &[("ask_usage", "true")]);
+    let proxy = TestProxy::with(upstream.addr, &[("ask_usage", "true")]);
     let uri = format!("http://{}/v1/chat/completions", proxy.addr);
     let request = http::Request::post(uri).body("{\"stream\":true}".into()).unwrap();
     let reply = http2::request(proxy.addr, None, request, None);
@@ -165,7 +161,7 @@ fn what_ends_without_a_blank_line_reaches_clients_of_either_version() {
             conn.send("c\r\ndata: [DONE]\r\n0\r\n\r\n");
         }
     });
-    let proxy = Between::with(upstream.addr, &[("ask_usage", "true")]);
+    let proxy = TestProxy::with(upstream.addr, &[("ask_usage", "true")]);
     let expected = format!("{END}data: [DONE]");
     assert_eq!(ask(&proxy, "{\"stream\":true}").text(), expected);
     let uri = format!("http://{}/v1/chat/completions", proxy.addr);

@@ -12,8 +12,8 @@ use streamgauge::trace::input::InputSource;
 use streamgauge::trace_file::row::TraceEntry;
 use tempfile::tempdir;
 
-use super::gauge::Gauge;
-use super::{machine, parts};
+use super::program::ProxyProcess;
+use super::{processes, tools};
 
 /// 23 requests in 6 s, of Mooncake's trace whose arrivals are those of a Poisson process.
 pub(super) const TRACE: &str = "tests/data/traces/mooncake/synthetic_first60s.jsonl";
@@ -85,7 +85,7 @@ print(json.dumps({name: len(rows) for name, rows in rows.items()}))
 #[ignore = "needs AIPerf: tests/run --real"]
 fn every_row_that_is_written_for_aiperf_is_one_by_its_own_models() {
     let folder = tempdir().unwrap();
-    let python = parts::folder().join("venvs/aiperf/bin/python");
+    let python = tools::folder().join("venvs/aiperf/bin/python");
     // Sessions with ids of their own, and rows that are sessions by themselves.
     for (of, sessions, requests) in [("tests/data/traces/kv-cache-tester", 4, 17), (TRACE, 208, 208)] {
         let mut judge = Command::new(&python);
@@ -107,7 +107,7 @@ fn every_row_that_is_written_for_aiperf_is_one_by_its_own_models() {
 #[test]
 #[ignore = "needs AIPerf: tests/run --real"]
 fn aiperf_sends_exactly_the_requests_of_a_trace_that_was_converted_for_it() {
-    let _turn = machine::alone();
+    let _turn = processes::exclusive_turn();
     let folder = tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let text = |name: &str| at(name).to_str().unwrap().to_owned();
@@ -117,12 +117,12 @@ fn aiperf_sends_exactly_the_requests_of_a_trace_that_was_converted_for_it() {
     assert_eq!(wanted.len(), 23);
 
     // Prompts cost nothing, so that answers do not pile up.
-    let sim = parts::sim(&["--model=tiny", "--prefill-rate=10000000"]);
-    let gauge = Gauge::with(sim.addr, |command| {
+    let sim = tools::sim(&["--model=tiny", "--prefill-rate=10000000"]);
+    let proxy = ProxyProcess::with(sim.addr, |command| {
         command.arg("--capture").arg(at("captured"));
     });
-    parts::run("aiperf-trace", &[&format!("http://{}", gauge.addr), &text("aiperf"), &text("trace.jsonl")]);
-    drop(gauge);
+    tools::run("aiperf-trace", &[&format!("http://{}", proxy.addr), &text("aiperf"), &text("trace.jsonl")]);
+    drop(proxy);
 
     let lengths = |row: &TraceEntry| (row.prompt.tokens.unwrap(), row.output_tokens.unwrap());
     let theirs = of_aiperf(&at("aiperf"));

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::gauge::{Gauge, count, sum};
-use super::machine::{self, SOON, until};
-use super::parse;
-use super::parts;
+use super::http_client::{get, request};
+use super::processes::{self, SOON, until};
+use super::program::{ProxyProcess, count, sum};
 use super::support::client::{Client, chat};
 use super::support::http2;
+use super::support::metrics_parser;
 use super::support::upstream::{Conn, Upstream, reports};
-use super::talk::{get, request};
+use super::tools;
 
 /// The law: within this time the upstream's socket is closed.
 const AT_ONCE: Duration = Duration::from_millis(10);
@@ -70,8 +70,8 @@ fn noticed_after<T>(
         assert!(conn.closed().is_some(), "the proxy never closed");
         closed(Instant::now());
     });
-    let gauge = Gauge::to(upstream.addr);
-    let client = connect(gauge.addr);
+    let proxy = ProxyProcess::to(upstream.addr);
+    let client = connect(proxy.addr);
     let wait = || {
         has_begun();
         // What has been sent is through, and everybody waits.
@@ -85,14 +85,14 @@ fn noticed_after<T>(
     times.sort();
     let gone = [("error_type", "client_disconnect")];
     until("every leaving is counted", SOON, || {
-        count(&gauge.scrape(), "http_server_request_duration_seconds", &gone) == TRIES as u64
+        count(&proxy.scrape(), "http_server_request_duration_seconds", &gone) == TRIES as u64
     });
     times[TRIES / 2]
 }
 
 #[test]
 fn the_upstream_learns_within_ten_milliseconds_that_the_client_has_left() {
-    let _turn = machine::alone();
+    let _turn = processes::exclusive_turn();
     for begin in [before_head, before_first_token, in_stream, in_whole_answer] {
         for leave in [drop as fn(Client), Client::reset] {
             let leaves = |proxy: &SocketAddr, wait: &dyn Fn()| {
@@ -110,7 +110,7 @@ fn the_upstream_learns_within_ten_milliseconds_that_the_client_has_left() {
 
 #[test]
 fn the_upstream_learns_it_too_when_one_stream_of_an_http2_connection_is_reset() {
-    let _turn = machine::alone();
+    let _turn = processes::exclusive_turn();
     for begin in [before_head, before_first_token, in_stream] {
         let resets = |connection: &http2::Lasting, wait: &dyn Fn()| {
             let request = connection.request("/v1/chat/completions", "{\"stream\":true}");
@@ -128,14 +128,14 @@ const LONG: usize = 8_000;
 
 #[test]
 fn a_slot_of_llama_server_is_free_again_when_its_client_leaves() {
-    let _turn = machine::beside();
+    let _turn = processes::shared_turn();
     // One slot has all of the context.
-    let llama = parts::llama_with(&["--parallel", "1"]);
-    let gauge = Gauge::to(llama.addr);
+    let llama = tools::llama_with(&["--parallel", "1"]);
+    let proxy = ProxyProcess::to(llama.addr);
     // Its metrics are not asked meanwhile: every answer of it puts off its next look at the clients by a second.
     let said = |words: &str| llama.running.said(words);
     for (number, stream) in [(1, true), (2, false)] {
-        let mut client = gauge.client();
+        let mut client = proxy.client();
         let body = json!({"prompt": "Once", "max_tokens": LONG, "ignore_eos": true, "stream": stream});
         client.send(request("/v1/completions", &body));
         until("the answer is being made", SOON, || said("processing task") == number);
@@ -144,7 +144,7 @@ fn a_slot_of_llama_server_is_free_again_when_its_client_leaves() {
         until("the slot is free", SOON, || said("stop processing") == number);
         assert_eq!(said("cancel task"), number);
     }
-    let metrics = parse::text(&get(llama.addr, "/metrics").text());
+    let metrics = metrics_parser::text(&get(llama.addr, "/metrics").text());
     assert_eq!(sum(&metrics, "llamacpp:requests_processing", &[]), 0.0);
     let made = sum(&metrics, "llamacpp:tokens_predicted_total", &[]);
     assert!(made < LONG as f64, "{made} tokens: less than one whole answer of two");

@@ -12,12 +12,12 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use serde_json::Value;
 use tempfile::tempdir;
 
-use super::gauge::{Gauge, count, sum};
-use super::machine::{self, until};
-use super::parts;
-use super::sink::{Sink, attributes};
+use super::otlp_sink::{Sink, attributes};
+use super::processes::{self, until};
+use super::program::{ProxyProcess, count, sum};
+use super::tools;
 
-/// Requests of one run of a client; `tests/parts/start` says so to them.
+/// Requests of one run of a client; `tests/tools/start` says so to them.
 const REQUESTS: usize = 40;
 /// Output tokens of each, likewise.
 const TOKENS: f64 = 100.0;
@@ -79,7 +79,7 @@ pub(super) fn of_aiperf(directory: &Path) -> BTreeMap<String, Times> {
 }
 
 /// What vLLM's benchmark wrote, by the number at the end of the id. It does not say when a request had left it, but the
-/// HTTP client that it uses does (`tests/parts/sent`).
+/// HTTP client that it uses does (`tests/tools/sent`).
 ///
 /// To version 0.32 the event with the role is the first token, so its first gap is from there to the first text: none
 /// between tokens, and not compared.
@@ -123,7 +123,7 @@ fn row(name: &'static str, theirs: f64, ours: f64, difference: f64) -> Option<&'
 /// Says how far the pairs are apart, and fails where their median difference is neither within 1 ms nor within 1 %. The
 /// proxy sees a request when it comes: what the client spent before it had left is taken off the client's times.
 /// The gaps are compared all together: by their mean, which our histogram has exactly.
-fn assert_agree(client: &str, pairs: &[(Times, Times)], gauge: &Gauge) {
+fn assert_agree(client: &str, pairs: &[(Times, Times)], proxy: &ProxyProcess) {
     assert_eq!(pairs.len(), REQUESTS, "{client}: every request is found again");
     eprintln!("| {client} | client, median ms | proxy, median ms | difference, median ms |");
     let compare = |name, read: fn(&Times) -> f64| {
@@ -139,15 +139,15 @@ fn assert_agree(client: &str, pairs: &[(Times, Times)], gauge: &Gauge) {
     far.extend(compare("TPOT", |times| times.tpot()));
     let (sum_of_gaps, gaps) =
         pairs.iter().fold((0.0, 0), |all, (times, _)| (all.0 + times.gaps.0, all.1 + times.gaps.1));
-    let (table, itl) = (gauge.scrape(), "streamgauge_stream_inter_token_latency_seconds");
+    let (table, itl) = (proxy.scrape(), "streamgauge_stream_inter_token_latency_seconds");
     let (theirs, ours) = (sum_of_gaps / gaps as f64, sum(&table, itl, &[]) * 1e3 / count(&table, itl, &[]) as f64);
     far.extend(row("ITL, mean of all gaps", theirs, ours, theirs - ours));
     assert!(far.is_empty(), "{client} and the proxy differ in {far:?}");
 }
 
 /// A proxy whose spans go to the sink.
-fn traced(upstream: SocketAddr, sink: &Sink) -> Gauge {
-    Gauge::with(upstream, |command| {
+fn traced(upstream: SocketAddr, sink: &Sink) -> ProxyProcess {
+    ProxyProcess::with(upstream, |command| {
         command.env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", format!("http://{}/v1/traces", sink.http));
         command.env("OTEL_BSP_SCHEDULE_DELAY", "50");
     })
@@ -160,35 +160,35 @@ pub(super) fn url(address: SocketAddr) -> String {
 #[test]
 #[ignore = "needs vLLM and AIPerf: tests/run --real"]
 fn aiperf_has_no_more_errors_through_the_proxy_and_measures_what_the_proxy_measures() {
-    let _turn = machine::alone();
-    let (vllm, sink) = (parts::vllm(), Sink::start());
-    let gauge = traced(vllm.addr, &sink);
+    let _turn = processes::exclusive_turn();
+    let (vllm, sink) = (tools::vllm(), Sink::start());
+    let proxy = traced(vllm.addr, &sink);
     let (direct, proxied) = (tempdir().unwrap(), tempdir().unwrap());
-    parts::run("aiperf", &[&url(vllm.addr), direct.path().to_str().unwrap()]);
+    tools::run("aiperf", &[&url(vllm.addr), direct.path().to_str().unwrap()]);
     assert_eq!(of_aiperf(direct.path()).len(), REQUESTS);
-    parts::run("aiperf", &[&url(gauge.addr), proxied.path().to_str().unwrap()]);
+    tools::run("aiperf", &[&url(proxy.addr), proxied.path().to_str().unwrap()]);
     let theirs = of_aiperf(proxied.path());
-    until("every request has its spans", machine::SOON, || of_proxy(&sink, "first_token").len() >= REQUESTS);
+    until("every request has its spans", processes::SOON, || of_proxy(&sink, "first_token").len() >= REQUESTS);
     let ours = of_proxy(&sink, "first_token");
     let pairs: Vec<_> = theirs.iter().filter_map(|(id, times)| Some((*times, *ours.get(id)?))).collect();
-    assert_agree("AIPerf", &pairs, &gauge);
-    let table = gauge.scrape();
+    assert_agree("AIPerf", &pairs, &proxy);
+    let table = proxy.scrape();
     assert_eq!(sum(&table, "streamgauge_stream_terminations_total", &[("reason", "done")]), ours.len() as f64);
 }
 
 #[test]
 #[ignore = "needs vLLM: tests/run --real"]
 fn vllm_bench_has_no_more_errors_through_the_proxy_and_measures_what_the_proxy_measures() {
-    let _turn = machine::alone();
-    let (vllm, sink) = (parts::vllm(), Sink::start());
-    let gauge = traced(vllm.addr, &sink);
+    let _turn = processes::exclusive_turn();
+    let (vllm, sink) = (tools::vllm(), Sink::start());
+    let proxy = traced(vllm.addr, &sink);
     let (direct, proxied) = (tempdir().unwrap(), tempdir().unwrap());
-    parts::run("vllm-bench", &[&url(vllm.addr), direct.path().to_str().unwrap()]);
+    tools::run("vllm-bench", &[&url(vllm.addr), direct.path().to_str().unwrap()]);
     assert_eq!(of_vllm_bench(direct.path()).len(), REQUESTS);
-    parts::run("vllm-bench", &[&url(gauge.addr), proxied.path().to_str().unwrap()]);
+    tools::run("vllm-bench", &[&url(proxy.addr), proxied.path().to_str().unwrap()]);
     let theirs = of_vllm_bench(proxied.path());
-    until("every request has its spans", machine::SOON, || of_proxy(&sink, "first_byte").len() >= REQUESTS);
+    until("every request has its spans", processes::SOON, || of_proxy(&sink, "first_byte").len() >= REQUESTS);
     let ours = of_proxy(&sink, "first_byte");
     let pairs: Vec<_> = ours.iter().filter_map(|(id, times)| Some((*theirs.get(&number(id)?)?, *times))).collect();
-    assert_agree("vLLM bench", &pairs, &gauge);
+    assert_agree("vLLM bench", &pairs, &proxy);
 }

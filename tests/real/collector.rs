@@ -8,33 +8,33 @@ use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use serde_json::{Value, json};
 
 use super::compare::{assert_same_soon, still};
-use super::gauge::{Gauge, count, sum};
-use super::known::{Known, MODEL, REQUESTS, TRACE};
-use super::machine::{self, SOON, address, until};
-use super::parts;
-use super::sink::{Sink, attributes, hex};
+use super::http_client::{json, post};
+use super::known_counts::{Known, MODEL, REQUESTS, TRACE};
+use super::otlp_sink::{Sink, attributes, hex};
+use super::processes::{self, SOON, address, until};
+use super::program::{ProxyProcess, count, sum};
 use super::support::upstream::Upstream;
-use super::talk::{json, post};
+use super::tools;
 
 /// Ends the proxy and waits until it has.
-fn terminate(gauge: &mut Gauge) {
-    gauge.running.signal(Signal::SIGTERM);
-    let (status, _) = gauge.running.ended(SOON).expect("it ends");
+fn terminate(proxy: &mut ProxyProcess) {
+    proxy.running.signal(Signal::SIGTERM);
+    let (status, _) = proxy.running.ended(SOON).expect("it ends");
     assert!(status.success(), "{status}");
 }
 
 #[test]
 fn what_arrives_over_grpc_is_what_was_scraped() {
-    let _turn = machine::beside();
+    let _turn = processes::shared_turn();
     let sink = Sink::start();
-    let rotel = parts::rotel(sink.grpc);
+    let rotel = tools::rotel(sink.grpc);
     let mut known = Known::run(|command| {
         command.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", rotel.grpc));
         command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc");
         command.env("OTEL_METRIC_EXPORT_INTERVAL", "300").env("OTEL_BSP_SCHEDULE_DELAY", "100");
     });
-    let scraped = known.gauge.scrape_exemplars();
-    terminate(&mut known.gauge);
+    let scraped = known.proxy.scrape_exemplars();
+    terminate(&mut known.proxy);
     assert_same_soon(&still(&scraped), || still(&sink.metrics()), "the last scrape, and the collector");
     assert!(scraped.values().any(|series| series.exemplars.values().any(|trace| trace == TRACE)));
     let exports = sink.exports();
@@ -60,9 +60,9 @@ fn what_arrives_over_grpc_is_what_was_scraped() {
 
 #[test]
 fn what_is_flushed_over_http_is_what_was_scraped_in_exponential_buckets_too() {
-    let _turn = machine::beside();
+    let _turn = processes::shared_turn();
     let sink = Sink::start();
-    let rotel = parts::rotel(sink.grpc);
+    let rotel = tools::rotel(sink.grpc);
     let mut known = Known::run(|command| {
         command.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", rotel.http));
         command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
@@ -70,9 +70,9 @@ fn what_is_flushed_over_http_is_what_was_scraped_in_exponential_buckets_too() {
         // Nothing is sent before the end.
         command.env("OTEL_METRIC_EXPORT_INTERVAL", "600000").env("OTEL_BSP_SCHEDULE_DELAY", "600000");
     });
-    let scraped = known.gauge.scrape_native();
+    let scraped = known.proxy.scrape_native();
     assert!(sink.exports().is_empty());
-    terminate(&mut known.gauge);
+    terminate(&mut known.proxy);
     assert_same_soon(&still(&scraped), || still(&sink.metrics()), "the last scrape, and the collector");
     until("all spans have arrived", SOON, || sink.spans().len() == 2 * REQUESTS);
 }
@@ -88,12 +88,12 @@ const ANSWER: &str = concat!(
 
 #[test]
 fn a_span_tells_what_is_known_of_a_request() {
-    let _turn = machine::beside();
+    let _turn = processes::shared_turn();
     let sink = Sink::start();
-    let rotel = parts::rotel(sink.grpc);
+    let rotel = tools::rotel(sink.grpc);
     let head = format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n", ANSWER.len());
     let upstream = Upstream::answering(head + ANSWER);
-    let gauge = Gauge::with(upstream.addr, |command| {
+    let proxy = ProxyProcess::with(upstream.addr, |command| {
         command.arg("--provider=vllm").env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", format!("http://{}", rotel.grpc));
         command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc").env("OTEL_BSP_SCHEDULE_DELAY", "50");
     });
@@ -101,7 +101,7 @@ fn a_span_tells_what_is_known_of_a_request() {
         "model": "river", "messages": [{"role": "user", "content": "How deep?"}], "n": 2, "max_tokens": 64, "seed": 7,
         "temperature": 0.25, "top_p": 0.5, "frequency_penalty": 0.125, "presence_penalty": 1.5, "stream": false,
     });
-    post(gauge.addr, "/v1/chat/completions", &body);
+    post(proxy.addr, "/v1/chat/completions", &body);
     until("both spans have arrived", SOON, || sink.spans().len() == 2);
     let spans = sink.spans();
     let of_kind = |kind: SpanKind| spans.iter().find(|span| span.kind() == kind).unwrap();
@@ -137,10 +137,10 @@ fn events(span: &Span) -> Vec<&str> {
 }
 
 /// Two short streams from a simulated server.
-fn streams(gauge: &Gauge, times: usize) {
+fn streams(proxy: &ProxyProcess, times: usize) {
     for _ in 0..times {
         let body = json!({"model": MODEL, "prompt": "deep", "max_tokens": 3, "ignore_eos": true, "stream": true});
-        let response = post(gauge.addr, "/v1/completions", &body);
+        let response = post(proxy.addr, "/v1/completions", &body);
         assert_eq!((response.status(), response.truncated), (200, false));
         assert!(response.text().ends_with("data: [DONE]\n\n"));
     }
@@ -148,9 +148,9 @@ fn streams(gauge: &Gauge, times: usize) {
 
 #[test]
 fn the_environment_decides_the_way_of_each_signal() {
-    let _turn = machine::beside();
+    let _turn = processes::shared_turn();
     let (sink, other) = (Sink::start(), Sink::start());
-    let sim = parts::sim(&["--model", MODEL]);
+    let sim = tools::sim(&["--model", MODEL]);
     let environment = |command: &mut Command| {
         command.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", sink.grpc));
         command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc");
@@ -162,8 +162,8 @@ fn the_environment_decides_the_way_of_each_signal() {
         command.env("OTEL_SERVICE_NAME", "weir").env("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test");
         command.env("OTEL_METRIC_EXPORT_INTERVAL", "200").env("OTEL_BSP_SCHEDULE_DELAY", "50");
     };
-    let gauge = Gauge::with(sim.addr, environment);
-    streams(&gauge, 2);
+    let proxy = ProxyProcess::with(sim.addr, environment);
+    streams(&proxy, 2);
     until("both signals have arrived", SOON, || other.spans().len() == 4 && !sink.metrics().is_empty());
 
     for export in sink.exports() {
@@ -193,28 +193,28 @@ fn the_environment_decides_the_way_of_each_signal() {
 
 #[test]
 fn a_collector_that_is_down_costs_counted_telemetry_and_nothing_else() {
-    let _turn = machine::beside();
+    let _turn = processes::shared_turn();
     let (grpc, http) = (address(), address());
-    let sim = parts::sim(&["--model", MODEL]);
-    let gauge = Gauge::with(sim.addr, |command| {
+    let sim = tools::sim(&["--model", MODEL]);
+    let proxy = ProxyProcess::with(sim.addr, |command| {
         command.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{grpc}")).env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc");
         // Time for a collector on a busy machine, once there is one.
         command.env("OTEL_METRIC_EXPORT_INTERVAL", "200").env("OTEL_METRIC_EXPORT_TIMEOUT", "3000");
         command.env("OTEL_BSP_SCHEDULE_DELAY", "100").env("OTEL_BSP_EXPORT_TIMEOUT", "3000");
     });
-    streams(&gauge, 3);
+    streams(&proxy, 3);
     let dropped = |exporter| {
         let labels = [("exporter", exporter), ("reason", "failed")];
-        sum(&gauge.scrape(), "streamgauge_export_dropped_total", &labels)
+        sum(&proxy.scrape(), "streamgauge_export_dropped_total", &labels)
     };
     until("the spans of three requests are counted as lost", SOON, || dropped("otlp_traces") == 6.0);
     until("data points are counted as lost", SOON, || dropped("otlp_metrics") > 0.0);
-    until("it has been said", SOON, || gauge.running.said("OTLP export failed") > 0);
+    until("it has been said", SOON, || proxy.running.said("OTLP export failed") > 0);
 
     let sink = Sink::at(grpc, http);
     // What had been sent into the void by then is lost; what comes now is not.
     until("metrics arrive", SOON, || !sink.metrics().is_empty());
-    streams(&gauge, 2);
+    streams(&proxy, 2);
     until("spans arrive", SOON, || sink.spans().len() == 4);
     let requests = || count(&sink.metrics(), "http_server_request_duration_seconds", &[]);
     until("the metrics have all five requests", SOON, || requests() == 5);
@@ -222,8 +222,8 @@ fn a_collector_that_is_down_costs_counted_telemetry_and_nothing_else() {
     assert_eq!(lost.0, 6.0);
     std::thread::sleep(std::time::Duration::from_millis(500));
     assert_eq!((dropped("otlp_traces"), dropped("otlp_metrics")), lost, "nothing more is lost");
-    let state = json(&gauge.page("/api/state"));
+    let state = json(&proxy.page("/api/state"));
     assert!(state["recent"].as_array().unwrap().iter().all(|request| request["outcome"] == "success"));
-    let complaints = gauge.running.said("OTLP export failed");
+    let complaints = proxy.running.said("OTLP export failed");
     assert!(complaints <= 2, "{complaints} lines for two signals within a minute");
 }

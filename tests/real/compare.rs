@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::machine::SOON;
-use super::parse::{Labels, Series, Table};
+use super::processes::SOON;
+use super::support::metrics_parser::{Labels, Series, Table};
 
 /// Differences that are shown.
 const SHOWN: usize = 8;

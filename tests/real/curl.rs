@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 
 use super::compare::assert_same_text;
-use super::gauge::Gauge;
+use super::http_client::curl;
 use super::llama::same_each_time;
-use super::machine;
-use super::parts;
-use super::talk::curl;
+use super::processes;
+use super::program::ProxyProcess;
+use super::tools;
 
 const CHAT: &str = r#"{"model":"tiny","messages":[{"role":"user","content":"hi"}],"max_tokens":30,"temperature":0,"seed":1,"cache_prompt":false,"stream":true}"#;
 
@@ -27,9 +27,9 @@ fn body(shown: &str) -> &str {
 
 #[test]
 fn curl_shows_the_same_with_the_proxy_between() {
-    let _turn = machine::beside();
-    let llama = parts::llama();
-    let gauge = Gauge::to(llama.addr);
+    let _turn = processes::shared_turn();
+    let llama = tools::llama();
+    let proxy = ProxyProcess::to(llama.addr);
     // Above a mebibyte curl asks whether it should send the body.
     let large = tempfile::NamedTempFile::new().unwrap();
     let words = "river ".repeat(200_000);
@@ -47,17 +47,17 @@ fn curl_shows_the_same_with_the_proxy_between() {
     ] {
         let direct = shown(llama.addr, path, arguments);
         assert!(direct.starts_with(begins), "{path}: {}", &direct[..direct.len().min(200)]);
-        assert_same_text(&direct, &shown(gauge.addr, path, arguments), &format!("{path} {arguments:?}"));
+        assert_same_text(&direct, &shown(proxy.addr, path, arguments), &format!("{path} {arguments:?}"));
     }
 
     // llama-server has no HTTP/2, and sends chunks to a client of HTTP/1.0, which knows none: there the head is ours.
     let direct = shown(llama.addr, chat, &["--data", CHAT]);
     assert!(body(&direct).ends_with("data: [DONE]\n\n"));
     for (version, begins) in [("--http2-prior-knowledge", "HTTP/2 200 \r\n"), ("--http1.0", "HTTP/1.1 200 OK\r\n")] {
-        let proxied = shown(gauge.addr, chat, &[version, "--data", CHAT]);
+        let proxied = shown(proxy.addr, chat, &[version, "--data", CHAT]);
         assert!(proxied.starts_with(begins), "{}", &proxied[..200]);
         assert!(!proxied.contains("Transfer-Encoding"), "{}", &proxied[..200]);
         assert_same_text(body(&direct), body(&proxied), version);
     }
-    gauge.settled(8);
+    proxy.settled(8);
 }

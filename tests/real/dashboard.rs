@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::machine::{self, Running, SOON, address, until};
-use super::parts;
+use super::http_client::{get, post};
+use super::processes::{self, Running, SOON, address, until};
 use super::promql::{PromQl, Sampled};
 use super::support::upstream::Upstream;
-use super::talk::{get, post};
+use super::tools;
 
 /// The traffic is there at once; the rest is scrapes, and what the demo's clients do seldom.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -112,7 +112,7 @@ fn tells(promql: &PromQl, query: &str) -> bool {
 
 #[test]
 fn every_query_tells_something_about_real_proxies_at_work() {
-    let _turn = machine::beside();
+    let _turn = processes::shared_turn();
     let directory = tempfile::tempdir().unwrap();
     let [demo_listen, demo_admin, listen, admin, run_admin, nobody] = [(); 6].map(|()| address());
 
@@ -136,7 +136,7 @@ fn every_query_tells_something_about_real_proxies_at_work() {
         command.arg(format!("--admin={run_admin}"));
     });
 
-    let prometheus = parts::prometheus(directory.path(), &[demo_admin, admin, run_admin]);
+    let prometheus = tools::prometheus(directory.path(), &[demo_admin, admin, run_admin]);
     let promql = PromQl { addr: prometheus.addr, more: "" };
 
     // It restarts, which the board shows.

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::compare::assert_same_text;
-use super::gauge::{Gauge, count, sum};
+use super::http_client::{events, get, json as body_of, post};
 use super::llama::same_each_time;
-use super::machine;
-use super::parse;
-use super::parts;
+use super::processes;
+use super::program::{ProxyProcess, count, sum};
 use super::support::client::Response;
-use super::talk::{events, get, json as body_of, post};
+use super::support::metrics_parser;
+use super::tools;
 
 /// A chat whose answer is the same every time.
 fn chat(model: &str, more: Value) -> Value {
@@ -59,9 +59,9 @@ fn usage(events: &[Value]) -> u64 {
 #[test]
 #[ignore = "needs vLLM: tests/run --real"]
 fn every_answer_of_vllm_comes_through_as_it_was_and_its_tokens_are_counted() {
-    let _turn = machine::beside();
-    let vllm = parts::vllm();
-    let gauge = Gauge::to(vllm.addr);
+    let _turn = processes::shared_turn();
+    let vllm = tools::vllm();
+    let proxy = ProxyProcess::to(vllm.addr);
     let asked = json!({"include_usage": true});
     let requests = [
         ("/v1/chat/completions", chat("tiny", json!({"stream": true, "stream_options": asked}))),
@@ -82,7 +82,7 @@ fn every_answer_of_vllm_comes_through_as_it_was_and_its_tokens_are_counted() {
     let (mut tokens, mut statuses) = (0, Vec::new());
     for (path, body) in &requests {
         let direct = post(vllm.addr, path, body);
-        let proxied = post(gauge.addr, path, body);
+        let proxied = post(proxy.addr, path, body);
         assert_alike(&direct, &proxied, &format!("{path} {body}"));
         statuses.push(direct.status());
         if proxied.status() == 200 && path.starts_with("/v1") {
@@ -91,7 +91,7 @@ fn every_answer_of_vllm_comes_through_as_it_was_and_its_tokens_are_counted() {
         }
     }
     assert_eq!(statuses, [200, 200, 200, 400, 200, 200, 404]);
-    let table = gauge.settled(requests.len());
+    let table = proxy.settled(requests.len());
     let of_output = [("gen_ai_token_type", "output")];
     assert_eq!(sum(&table, "gen_ai_client_token_usage", &of_output), tokens as f64);
     assert_eq!(count(&table, "gen_ai_client_token_usage", &of_output), 4);
@@ -100,15 +100,15 @@ fn every_answer_of_vllm_comes_through_as_it_was_and_its_tokens_are_counted() {
 #[test]
 #[ignore = "needs vLLM: tests/run --real"]
 fn the_first_token_of_vllms_own_clock_comes_before_ours_by_what_its_clock_leaves_out() {
-    let _turn = machine::alone();
-    let vllm = parts::vllm();
-    let gauge = Gauge::to(vllm.addr);
+    let _turn = processes::exclusive_turn();
+    let vllm = tools::vllm();
+    let proxy = ProxyProcess::to(vllm.addr);
     const REQUESTS: usize = 20;
     for _ in 0..REQUESTS {
-        assert_eq!(post(gauge.addr, "/v1/chat/completions", &chat("tiny", json!({"stream": true}))).status(), 200);
+        assert_eq!(post(proxy.addr, "/v1/chat/completions", &chat("tiny", json!({"stream": true}))).status(), 200);
     }
-    let ours = gauge.settled(REQUESTS);
-    let engine = parse::text(&get(vllm.addr, "/metrics").text());
+    let ours = proxy.settled(REQUESTS);
+    let engine = metrics_parser::text(&get(vllm.addr, "/metrics").text());
     let mean = |table, name| (count(table, name, &[]), sum(table, name, &[]) * 1e3 / REQUESTS as f64);
     let engine = mean(&engine, "vllm:time_to_first_token_seconds");
     let ours = mean(&ours, "gen_ai_server_time_to_first_token_seconds");
@@ -126,18 +126,18 @@ fn the_first_token_of_vllms_own_clock_comes_before_ours_by_what_its_clock_leaves
 
 #[test]
 fn llama_servers_own_clocks_leave_out_what_is_around_the_model_and_its_counts_are_ours() {
-    let _turn = machine::alone();
-    let llama = parts::llama();
-    let gauge = Gauge::to(llama.addr);
+    let _turn = processes::exclusive_turn();
+    let llama = tools::llama();
+    let proxy = ProxyProcess::to(llama.addr);
     const REQUESTS: usize = 20;
-    let engine = || parse::text(&get(llama.addr, "/metrics").text());
+    let engine = || metrics_parser::text(&get(llama.addr, "/metrics").text());
     let began = engine();
     for request in 0..REQUESTS {
         let asked = json!({"stream": true, "ignore_eos": true, "stream_options": {"include_usage": true},
             "messages": [{"role": "user", "content": format!("{request} times {}", "down the river ".repeat(40))}]});
-        assert_eq!(post(gauge.addr, "/v1/chat/completions", &chat("tiny", asked)).status(), 200);
+        assert_eq!(post(proxy.addr, "/v1/chat/completions", &chat("tiny", asked)).status(), 200);
     }
-    let (ours, ended) = (gauge.settled(REQUESTS), engine());
+    let (ours, ended) = (proxy.settled(REQUESTS), engine());
     let grown = |name: &str| sum(&ended, name, &[]) - sum(&began, name, &[]);
     let tokens = |kind| sum(&ours, "gen_ai_client_token_usage", &[("gen_ai_token_type", kind)]);
     assert_eq!(tokens("output"), grown("llamacpp:tokens_predicted_total"));
@@ -158,19 +158,19 @@ fn llama_servers_own_clocks_leave_out_what_is_around_the_model_and_its_counts_ar
 #[test]
 #[ignore = "needs transformers: tests/run --real"]
 fn every_answer_of_transformers_comes_through_as_it_was_and_its_tokens_are_counted() {
-    let _turn = machine::beside();
-    let transformers = parts::transformers();
-    let gauge = Gauge::to(transformers.addr);
-    let model = parts::folder().join("models/tiny-hf");
+    let _turn = processes::shared_turn();
+    let transformers = tools::transformers();
+    let proxy = ProxyProcess::to(transformers.addr);
+    let model = tools::folder().join("models/tiny-hf");
     let body = chat(model.to_str().unwrap(), json!({"stream": true}));
     let path = "/v1/chat/completions";
     let direct = post(transformers.addr, path, &body);
-    let proxied = post(gauge.addr, path, &body);
+    let proxied = post(proxy.addr, path, &body);
     assert_eq!(proxied.status(), 200);
     assert_alike(&direct, &proxied, path);
     // It ends without a `[DONE]`, and its usage is on the chunk that has the reason.
     assert!(!proxied.text().contains("[DONE]"));
-    let table = gauge.settled(1);
+    let table = proxy.settled(1);
     assert_eq!(
         sum(&table, "gen_ai_client_token_usage", &[("gen_ai_token_type", "output")]),
         usage(&events(&proxied)) as f64

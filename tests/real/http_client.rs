@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::parts::program;
 use super::support::client::{Client, Response, chat};
+use super::tools::program;
 
 /// Whether a GET is answered with 200: a server that hangs up or says nothing as it starts is not up yet.
 pub(crate) fn is_up(address: SocketAddr, path: &str) -> bool {

@@ -18,12 +18,12 @@ use serde_json::Value;
 use tempfile::tempdir;
 
 use super::clients::{median, of_aiperf, of_vllm_bench, url};
-use super::gauge::{Gauge, count, sum};
-use super::{machine, parts};
+use super::program::{ProxyProcess, count, sum};
+use super::{processes, tools};
 
 /// Runs of each.
 const ROUNDS: usize = 5;
-/// What `tests/parts/start` has the others send.
+/// What `tests/tools/start` has the others send.
 const LOAD: [&str; 4] = ["--requests=40", "--concurrency=4", "--isl=50", "--osl=100"];
 
 /// What a figure is.
@@ -162,7 +162,7 @@ impl Ran {
 }
 
 /// Sums and counts of the proxy's latencies so far.
-fn clocks(proxy: &Gauge) -> Vec<Option<(f64, f64)>> {
+fn clocks(proxy: &ProxyProcess) -> Vec<Option<(f64, f64)>> {
     let table = proxy.scrape();
     let of = |figure: &Figure| {
         let name = figure.kind.of_proxy()?;
@@ -172,7 +172,7 @@ fn clocks(proxy: &Gauge) -> Vec<Option<(f64, f64)>> {
 }
 
 /// The proxy's means, in milliseconds, while `run` runs.
-fn beside<T>(proxy: &Gauge, run: impl FnOnce() -> T) -> (T, Vec<Option<f64>>) {
+fn beside<T>(proxy: &ProxyProcess, run: impl FnOnce() -> T) -> (T, Vec<Option<f64>>) {
     let began = clocks(proxy);
     let done = run();
     let grown = began.into_iter().zip(clocks(proxy)).map(|(began, ended)| {
@@ -186,18 +186,18 @@ fn result(path: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-fn aiperf(proxy: &Gauge) -> Ran {
+fn aiperf(proxy: &ProxyProcess) -> Ran {
     let folder = tempdir().unwrap();
-    let ((), measured) = beside(proxy, || parts::run("aiperf", &[&url(proxy.addr), folder.path().to_str().unwrap()]));
+    let ((), measured) = beside(proxy, || tools::run("aiperf", &[&url(proxy.addr), folder.path().to_str().unwrap()]));
     let told = result(&folder.path().join("profile_export_aiperf.json"));
     let figures = FIGURES.iter().map(|figure| told.pointer(figure.aiperf)?.as_f64()).collect();
     Ran { figures, proxy: measured, before: median(of_aiperf(folder.path()).values().map(|times| times.before)) }
 }
 
-fn vllm_bench(proxy: &Gauge) -> Ran {
+fn vllm_bench(proxy: &ProxyProcess) -> Ran {
     let folder = tempdir().unwrap();
     let ((), measured) =
-        beside(proxy, || parts::run("vllm-bench", &[&url(proxy.addr), folder.path().to_str().unwrap()]));
+        beside(proxy, || tools::run("vllm-bench", &[&url(proxy.addr), folder.path().to_str().unwrap()]));
     let told = result(&folder.path().join("vllm_bench.json"));
     let figures = FIGURES.iter().map(|figure| (figure.vllm)(&told)).collect();
     Ran { figures, proxy: measured, before: median(of_vllm_bench(folder.path()).values().map(|times| times.before)) }
@@ -211,9 +211,9 @@ fn streamgauge(arguments: &[&str]) -> Vec<u8> {
 
 /// Ours, by the definitions of AIPerf and by those of vLLM's benchmark. The others leave it to the server's template to
 /// make prompts longer, and so does this.
-fn ours(proxy: &Gauge) -> [Ran; 2] {
+fn ours(proxy: &ProxyProcess) -> [Ran; 2] {
     let folder = tempdir().unwrap();
-    let (out, tokenizer) = (folder.path().join("run"), parts::folder().join("models/tokenizer/tokenizer.json"));
+    let (out, tokenizer) = (folder.path().join("run"), tools::folder().join("models/tokenizer/tokenizer.json"));
     let (out, tokenizer) = (out.to_str().unwrap(), tokenizer.to_str().unwrap());
     let flags = ["--model=tiny", "--prompt-overhead=0", "--no-audit", "--tokenizer", tokenizer, "--out", out];
     let url = url(proxy.addr);
@@ -263,9 +263,9 @@ fn compare(row: &mut String, figure: &Figure, at: usize, theirs: &[Ran], ours: &
 #[test]
 #[ignore = "needs vLLM and AIPerf: tests/run --real"]
 fn aiperf_and_vllm_bench_say_of_the_same_load_what_we_say_by_their_definitions() {
-    let _turn = machine::alone();
-    let vllm = parts::vllm();
-    let proxy = Gauge::to(vllm.addr);
+    let _turn = processes::exclusive_turn();
+    let vllm = tools::vllm();
+    let proxy = ProxyProcess::to(vllm.addr);
     // What an engine does only once.
     ours(&proxy);
     let (mut of_aiperf, mut of_vllm, mut as_aiperf, mut as_vllm) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());

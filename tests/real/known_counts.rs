@@ -4,12 +4,12 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::gauge::{Gauge, sum};
-use super::machine::{SOON, until};
-use super::parse::Table;
-use super::parts::{self, Part};
+use super::http_client::request;
+use super::processes::{SOON, until};
+use super::program::{ProxyProcess, sum};
 use super::support::client::Client;
-use super::talk::request;
+use super::support::metrics_parser::Table;
+use super::tools::{self, Part};
 
 /// The model asked for.
 pub(crate) const MODEL: &str = "river";
@@ -93,7 +93,7 @@ const TEXT: &str = "/v1/completions";
 
 /// The simulated server and a proxy in front of it, after the run.
 pub(crate) struct Known {
-    pub(crate) gauge: Gauge,
+    pub(crate) proxy: ProxyProcess,
     /// The scrape after the last request.
     pub(crate) table: Table,
     _sim: Part,
@@ -102,14 +102,14 @@ pub(crate) struct Known {
 impl Known {
     /// The run; `more` adds flags and environment of the proxy.
     pub(crate) fn run(more: impl FnOnce(&mut Command)) -> Self {
-        let sim = parts::sim(&["--model", MODEL, "--exact-cadence", "5ms"]);
-        let gauge = Gauge::with(sim.addr, |command| {
+        let sim = tools::sim(&["--model", MODEL, "--exact-cadence", "5ms"]);
+        let proxy = ProxyProcess::with(sim.addr, |command| {
             command.args(["--slo", "easy: ttft<=60s", "--slo", "hard: e2e<=1ms", "--stall", "2s"]);
             more(command);
         });
-        requests(&gauge);
-        let table = gauge.settled(REQUESTS);
-        Self { gauge, table, _sim: sim }
+        requests(&proxy);
+        let table = proxy.settled(REQUESTS);
+        Self { proxy, table, _sim: sim }
     }
 }
 
@@ -124,8 +124,8 @@ fn ask(tokens: u32, more: Value) -> Value {
     body
 }
 
-fn requests(gauge: &Gauge) {
-    let proxy = gauge.addr;
+fn requests(proxy: &ProxyProcess) {
+    let addr = proxy.addr;
     let messages = json!([{"role": "user", "content": "How deep is the river?"}]);
     let chat = |tokens: u32, more: Value| {
         let mut body = ask(tokens, more);
@@ -134,7 +134,7 @@ fn requests(gauge: &Gauge) {
     };
     let with = |request: String, field: &str| request.replacen("\r\n\r\n", &format!("\r\n{field}\r\n\r\n"), 1);
     let usage = json!({"stream_options": {"include_usage": true}});
-    let mut client = Client::connect(proxy);
+    let mut client = Client::connect(addr);
     let mut whole = |request: String, times: usize, status: u16| {
         for _ in 0..times {
             let response = client.send(&request).response();
@@ -150,12 +150,12 @@ fn requests(gauge: &Gauge) {
     whole(with(chat(8, json!({})), "x-sim-fault: error@3"), 1, 200);
     whole(with(chat(8, json!({})), "x-sim-fault: status=503"), 1, 503);
     whole(request(CHAT, &json!({"model": "lake", "messages": messages})), 1, 404);
-    whole(format!("GET /v1/models HTTP/1.1\r\nHost: {proxy}\r\n\r\n"), 1, 200);
+    whole(format!("GET /v1/models HTTP/1.1\r\nHost: {addr}\r\n\r\n"), 1, 200);
 
-    let reset = Client::connect(proxy).send(with(chat(8, json!({})), "x-sim-fault: reset@4")).response();
+    let reset = Client::connect(addr).send(with(chat(8, json!({})), "x-sim-fault: reset@4")).response();
     assert!(reset.truncated);
     // They leave: one after two tokens, one before the head.
-    let mut leaving = Client::connect(proxy);
+    let mut leaving = Client::connect(addr);
     leaving.send(with(chat(8, json!({})), "x-sim-fault: stall=60s@3"));
     let mut come = leaving.head();
     while come.matches("\"content\":\"").count() < 3 {
@@ -164,11 +164,11 @@ fn requests(gauge: &Gauge) {
     drop(leaving);
     let with_upstream = |connections: f64| {
         until(&format!("{connections} connections are in use"), SOON, || {
-            sum(&gauge.scrape(), "streamgauge_proxy_upstream_connections", &[("state", "active")]) == connections
+            sum(&proxy.scrape(), "streamgauge_proxy_upstream_connections", &[("state", "active")]) == connections
         });
     };
     with_upstream(0.0);
-    let mut waiting = Client::connect(proxy);
+    let mut waiting = Client::connect(addr);
     waiting.send(with(chat(8, json!({})), "x-sim-fault: slow-headers=60s"));
     with_upstream(1.0);
     // And a moment for what is written to it.

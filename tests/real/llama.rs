@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use super::compare::assert_same_text;
-use super::gauge::{Gauge, count, sum};
-use super::machine;
-use super::parts;
-use super::sink::{Sink, attributes};
+use super::http_client::{events, get, json, post};
+use super::otlp_sink::{Sink, attributes};
+use super::processes;
+use super::program::{ProxyProcess, count, sum};
 use super::support::client::Response;
-use super::talk::{events, get, json, post};
+use super::tools;
 
 /// A request whose answer is the same every time.
 fn asking(more: Value) -> Value {
@@ -74,9 +74,9 @@ fn assert_same(direct: &Response, proxied: &Response, what: &str) {
 
 #[test]
 fn every_answer_of_llama_server_comes_through_as_it_was() {
-    let _turn = machine::beside();
-    let llama = parts::llama();
-    let gauge = Gauge::to(llama.addr);
+    let _turn = processes::shared_turn();
+    let llama = tools::llama();
+    let proxy = ProxyProcess::to(llama.addr);
     let usage = json!({"include_usage": true});
     let requests = [
         chat(json!({"stream": true})),
@@ -103,12 +103,12 @@ fn every_answer_of_llama_server_comes_through_as_it_was() {
         // Not every path can be told to forget the prompt: from the second time on it is cached.
         post(llama.addr, path, body);
         let direct = post(llama.addr, path, body);
-        assert_same(&direct, &post(gauge.addr, path, body), &format!("{path} {body}"));
+        assert_same(&direct, &post(proxy.addr, path, body), &format!("{path} {body}"));
     }
     for path in ["/v1/models", "/health", "/nowhere"] {
-        assert_same(&get(llama.addr, path), &get(gauge.addr, path), path);
+        assert_same(&get(llama.addr, path), &get(proxy.addr, path), path);
     }
-    let table = gauge.settled(requests.len() + 3);
+    let table = proxy.settled(requests.len() + 3);
     let statuses = ["200", "400", "404", "501"].map(|status| ("http_response_status_code", status));
     let of_status = |status| count(&table, "http_server_request_duration_seconds", &[status]);
     assert_eq!(statuses.map(of_status), [17, 1, 2, 1]);
@@ -147,9 +147,9 @@ fn seen(streamed: bool, answer: &Response) -> (String, Seen) {
 
 #[test]
 fn usage_that_the_proxy_asks_for_is_counted_and_the_client_sees_none_of_it() {
-    let _turn = machine::beside();
-    let llama = parts::llama();
-    let gauge = Gauge::with(llama.addr, |command| {
+    let _turn = processes::shared_turn();
+    let llama = tools::llama();
+    let proxy = ProxyProcess::with(llama.addr, |command| {
         command.arg("--ask-usage");
     });
     let requests = [chat(json!({"stream": true})), chat(json!({"stream": true, "n": 2, "max_tokens": 9}))];
@@ -158,14 +158,14 @@ fn usage_that_the_proxy_asks_for_is_counted_and_the_client_sees_none_of_it() {
         let direct = post(llama.addr, path, &body);
         // llama-server moves its timings to the chunk that has the usage, and they are hidden with it.
         let without_timings = |response: Response| same_each_time(&response.text()).replace(",\"timings\":{}", "");
-        let proxied = post(gauge.addr, path, &body);
+        let proxied = post(proxy.addr, path, &body);
         assert_eq!(seen(true, &proxied).1, seen(true, &direct).1);
         assert_same_text(&without_timings(direct.clone()), &without_timings(proxied), path);
         assert_eq!(seen(true, &direct).1.usage, None);
         body["stream_options"] = json!({"include_usage": true});
         tokens += seen(true, &post(llama.addr, path, &body)).1.usage.unwrap().1;
     }
-    let counted = gauge.settled(2);
+    let counted = proxy.settled(2);
     assert_eq!(sum(&counted, "streamgauge_stream_output_tokens_total", &[("source", "usage")]), tokens as f64);
     assert_eq!(sum(&counted, "streamgauge_stream_output_tokens_total", &[]), tokens as f64);
 }
@@ -179,9 +179,9 @@ fn stop_word(llama: SocketAddr) -> String {
 
 #[test]
 fn tokens_and_finish_reasons_are_those_that_the_client_saw() {
-    let _turn = machine::beside();
-    let (llama, sink) = (parts::llama(), Sink::start());
-    let gauge = Gauge::with(llama.addr, |command| {
+    let _turn = processes::shared_turn();
+    let (llama, sink) = (tools::llama(), Sink::start());
+    let proxy = ProxyProcess::with(llama.addr, |command| {
         command.env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", format!("http://{}/v1/traces", sink.http));
         command.env("OTEL_BSP_SCHEDULE_DELAY", "50");
     });
@@ -197,9 +197,9 @@ fn tokens_and_finish_reasons_are_those_that_the_client_saw() {
         chat(json!({"stream": false, "stop": [stop]})),
         completion(json!({"max_tokens": 11})),
     ];
-    let asked = |(path, body): &(&str, Value)| seen(body["stream"] == true, &post(gauge.addr, path, body));
+    let asked = |(path, body): &(&str, Value)| seen(body["stream"] == true, &post(proxy.addr, path, body));
     let all: BTreeMap<String, Seen> = requests.iter().map(asked).collect();
-    let table = gauge.settled(requests.len());
+    let table = proxy.settled(requests.len());
 
     let usages: Vec<(u64, u64)> = all.values().filter_map(|seen| seen.usage).collect();
     let (input, output) = usages.iter().fold((0, 0), |sum, usage| (sum.0 + usage.0, sum.1 + usage.1));
@@ -219,7 +219,7 @@ fn tokens_and_finish_reasons_are_those_that_the_client_saw() {
     assert_eq!(sum(&table, "streamgauge_stream_terminations_total", &done), streams as f64);
 
     let spans = || sink.client_spans();
-    machine::until("every request has its spans", machine::SOON, || spans().len() == requests.len());
+    processes::until("every request has its spans", processes::SOON, || spans().len() == requests.len());
     let told = spans().into_iter().map(|span| {
         let told = attributes(&span.attributes);
         let reasons = told["gen_ai.response.finish_reasons"].as_array().unwrap();

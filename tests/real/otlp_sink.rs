@@ -1,4 +1,4 @@
-//! What the OTLP sink of `tests/parts` has received.
+//! What the OTLP sink of `tests/tools` has received.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,9 +15,9 @@ use prost::Message;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::machine::{Running, address};
-use super::parse::{self, Table};
-use super::parts::start;
+use super::processes::{Running, address};
+use super::support::metrics_parser::{self, Table};
+use super::tools::start;
 
 /// A sink that runs.
 pub(crate) struct Sink {
@@ -86,7 +86,7 @@ impl Sink {
     pub(crate) fn metrics(&self) -> Table {
         let mut table = Table::new();
         let exported = self.exports().into_iter().flat_map(|export| export.metrics);
-        exported.for_each(|metrics| table.extend(parse::otlp(&metrics)));
+        exported.for_each(|metrics| table.extend(metrics_parser::otlp(&metrics)));
         table
     }
 }

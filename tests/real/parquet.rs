@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use streamgauge::trace_file::gaps;
 use streamgauge::trace_file::row::TraceEntry;
 
-use crate::parts::program;
+use crate::tools::program;
 
 const TRACE: &str = "tests/data/traces/mooncake/conversation_first60s.jsonl";
 

@@ -15,13 +15,13 @@ use nix::unistd::Pid;
 
 static TURNS: RwLock<()> = RwLock::new(());
 
-/// A turn with nobody beside, for tests that measure time or load the machine.
-pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
+/// A turn alone, for tests that measure time or load the machine.
+pub(crate) fn exclusive_turn() -> RwLockWriteGuard<'static, ()> {
     TURNS.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A turn beside others, for tests that mostly wait.
-pub(crate) fn beside() -> RwLockReadGuard<'static, ()> {
+/// A turn that others share, for tests that mostly wait.
+pub(crate) fn shared_turn() -> RwLockReadGuard<'static, ()> {
     TURNS.read().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::process::Command;
 
 use super::compare::only;
-use super::machine::{Running, SOON, address, until};
-use super::parse::{self, Labels, Series, Table};
+use super::http_client::{get, get_with};
+use super::processes::{Running, SOON, address, until};
 use super::support::client::{Client, Response};
-use super::talk::{get, get_with};
+use super::support::metrics_parser::{self, Labels, Series, Table};
 
 /// A proxy.
-pub(crate) struct Gauge {
+pub(crate) struct ProxyProcess {
     pub(crate) running: Running,
     /// Where clients connect.
     pub(crate) addr: SocketAddr,
@@ -19,7 +19,7 @@ pub(crate) struct Gauge {
     pub(crate) admin: SocketAddr,
 }
 
-impl Gauge {
+impl ProxyProcess {
     /// A proxy to `upstream` with nothing else configured.
     pub(crate) fn to(upstream: SocketAddr) -> Self {
         Self::with(upstream, |_| {})
@@ -49,14 +49,14 @@ impl Gauge {
 
     /// A scrape as text.
     pub(crate) fn scrape(&self) -> Table {
-        parse::text(&self.page("/metrics").text())
+        metrics_parser::text(&self.page("/metrics").text())
     }
 
     /// A scrape as protobuf, its histograms' native buckets only.
     pub(crate) fn scrape_native(&self) -> Table {
         let accept = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";
         let body = get_with(self.admin, "/metrics", &format!("Accept: {accept}\r\n")).body;
-        only(&parse::protobuf(&body), |_, series| {
+        only(&metrics_parser::protobuf(&body), |_, series| {
             let (value, count, native) = (series.value, series.count, series.native.clone());
             Some(Series { value, count, native, ..Series::default() })
         })
@@ -64,7 +64,7 @@ impl Gauge {
 
     /// A scrape as OpenMetrics, which has exemplars.
     pub(crate) fn scrape_exemplars(&self) -> Table {
-        parse::text(&get_with(self.admin, "/metrics", "Accept: application/openmetrics-text\r\n").text())
+        metrics_parser::text(&get_with(self.admin, "/metrics", "Accept: application/openmetrics-text\r\n").text())
     }
 
     /// The scrape once so many requests are counted and none is open: a client has its answer a moment before it is.
@@ -79,7 +79,7 @@ impl Gauge {
     }
 }
 
-/// Over the series with all these labels: the sum of counters or gauges, or of histograms' sums.
+/// Over the series with all these labels: the sum of counters or proxies, or of histograms' sums.
 pub(crate) fn sum(table: &Table, name: &str, labels: &[(&str, &str)]) -> f64 {
     with(table, name, labels).map(|series| series.value).sum()
 }

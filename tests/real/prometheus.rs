@@ -7,18 +7,18 @@ use std::process::Stdio;
 use streamgauge::export::registry::catalog::{Convention, Id};
 
 use super::compare::{assert_same, assert_same_soon, only, still};
-use super::known::{EXPECTED, Known, MODEL, TRACE};
-use super::machine::{self, SOON, until};
-use super::parse::Series;
-use super::parts::{self, program};
+use super::known_counts::{EXPECTED, Known, MODEL, TRACE};
+use super::otlp_sink::{Sink, hex};
+use super::processes::{self, SOON, until};
 use super::promql::{self, PromQl, summed};
-use super::sink::{Sink, hex};
+use super::support::metrics_parser::Series;
+use super::tools::{self, program};
 
 const TTFT: &str = "gen_ai_server_time_to_first_token_seconds";
 
 #[test]
 fn prometheus_stores_every_count_of_a_known_run() {
-    let _turn = machine::beside();
+    let _turn = processes::shared_turn();
     let sink = Sink::start();
     let directory = tempfile::tempdir().unwrap();
     let mut prometheus = None;
@@ -26,7 +26,7 @@ fn prometheus_stores_every_count_of_a_known_run() {
         command.env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", format!("http://{}/v1/traces", sink.http));
         command.env("OTEL_BSP_SCHEDULE_DELAY", "50");
         let admin = command.get_args().find_map(|flag| flag.to_str()?.strip_prefix("--admin=")).unwrap();
-        prometheus = Some(parts::prometheus(directory.path(), &[admin.parse().unwrap()]));
+        prometheus = Some(tools::prometheus(directory.path(), &[admin.parse().unwrap()]));
     });
     let prometheus = prometheus.unwrap();
     let promql = PromQl { addr: prometheus.addr, more: "" };
@@ -50,7 +50,7 @@ fn prometheus_stores_every_count_of_a_known_run() {
     assert!((0.0..600.0).contains(&started), "{started} s ago");
 
     // Native histograms: every bucket, and what is made from them.
-    let ours = only(&known.gauge.scrape_native(), |_, series| series.native.is_some().then(|| series.clone()));
+    let ours = only(&known.proxy.scrape_native(), |_, series| series.native.is_some().then(|| series.clone()));
     assert_same(&ours, &native, "the scrape as protobuf, and the native histograms in Prometheus");
     let chat = format!("{TTFT}{{gen_ai_operation_name=\"chat\"}}");
     let of_chat = native.iter().find(|((name, labels), _)| name == TTFT && labels["gen_ai_operation_name"] == "chat");
@@ -95,12 +95,12 @@ fn exemplars_lead_to_the_trace(promql: &PromQl, sink: &Sink) {
 
 #[test]
 fn promtool_has_nothing_to_say_and_every_family_of_the_catalog_is_there() {
-    let _turn = machine::beside();
+    let _turn = processes::shared_turn();
     let directory = tempfile::tempdir().unwrap();
     let known = Known::run(|command| {
         command.arg("--capture").arg(directory.path());
     });
-    let text = known.gauge.page("/metrics").text();
+    let text = known.proxy.page("/metrics").text();
     let mut check = program("promtool");
     check.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut check = check.spawn().unwrap();
@@ -111,7 +111,7 @@ fn promtool_has_nothing_to_say_and_every_family_of_the_catalog_is_there() {
 
     let families: BTreeSet<&str> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
-    // A proxy sends nothing by itself: the instruments of a run are for tests/live.rs.
+    // A proxy sends nothing by itself: the instruments of a run are for tests/replay/live_metrics.rs.
     let of_proxy = |id: &Id| !id.instrument().name.starts_with("streamgauge.replay.");
     let frozen = Id::all().filter(|id| id.instrument().is_in(Convention::Frozen)).filter(of_proxy).count();
     assert_eq!(families.len(), frozen, "{families:?}");

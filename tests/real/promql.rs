@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use serde_json::Value;
 
-use super::parse::{Labels, Series, Table};
-use super::talk::{get, json};
+use super::http_client::{get, json};
+use super::support::metrics_parser::{Labels, Series, Table};
 
 /// Where the zero bucket begins that VictoriaMetrics makes of ours.
 const LEAST: f64 = 1e-9;

@@ -8,10 +8,11 @@ use serde_json::{Value, json};
 use tempfile::tempdir;
 
 use super::aiperf_trace::{TRACE, rows, trace};
-use super::gauge::{Gauge, sum};
-use super::parts::Part;
-use super::talk::get;
-use super::{machine, parse, parts};
+use super::http_client::get;
+use super::program::{ProxyProcess, sum};
+use super::support::metrics_parser;
+use super::tools::Part;
+use super::{processes, tools};
 
 const MOONCAKE: &str = "tests/data/traces/mooncake/conversation_first300s.jsonl";
 /// Requests in it.
@@ -37,9 +38,9 @@ fn replay_mooncake(engine: &Part, name: &str, counters: [&[&str]; 2]) {
     let (scaled, out) = (text("scaled.jsonl.zst"), text("run"));
     trace(&[&["scale", MOONCAKE, "--output-format", "streamgauge", "--output", &scaled], &LENGTHS[..]].concat());
     let url = format!("http://{}", engine.addr);
-    let tokenizer = parts::folder().join("models/tokenizer/tokenizer.json");
+    let tokenizer = tools::folder().join("models/tokenizer/tokenizer.json");
     let counted = || {
-        let table = parse::text(&get(engine.addr, "/metrics").text());
+        let table = metrics_parser::text(&get(engine.addr, "/metrics").text());
         counters.map(|names| names.iter().map(|name| sum(&table, name, &[])).sum::<f64>())
     };
     let began = counted();
@@ -80,8 +81,8 @@ fn replay_mooncake(engine: &Part, name: &str, counters: [&[&str]; 2]) {
 #[test]
 #[ignore = "takes a minute and more: tests/run --real"]
 fn mooncakes_first_five_minutes_five_times_as_fast_reach_llama_server_whole() {
-    let _turn = machine::alone();
-    let llama = parts::llama();
+    let _turn = processes::exclusive_turn();
+    let llama = tools::llama();
     let input = ["llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"];
     replay_mooncake(&llama, "llama-server", [&input, &["llamacpp:tokens_predicted_total"]]);
 }
@@ -89,39 +90,39 @@ fn mooncakes_first_five_minutes_five_times_as_fast_reach_llama_server_whole() {
 #[test]
 #[ignore = "needs vLLM: tests/run --real"]
 fn mooncakes_first_five_minutes_five_times_as_fast_reach_vllm_whole() {
-    let _turn = machine::alone();
-    let vllm = parts::vllm();
+    let _turn = processes::exclusive_turn();
+    let vllm = tools::vllm();
     replay_mooncake(&vllm, "vLLM", [&["vllm:prompt_tokens_total"], &["vllm:generation_tokens_total"]]);
 }
 
 /// Lets a proxy end by itself, so that its capture is whole.
-fn ended(mut gauge: Gauge) {
-    gauge.running.signal(Signal::SIGTERM);
-    assert!(gauge.running.ended(machine::SOON).is_some());
+fn ended(mut proxy: ProxyProcess) {
+    proxy.running.signal(Signal::SIGTERM);
+    assert!(proxy.running.ended(processes::SOON).is_some());
 }
 
 #[test]
 #[ignore = "needs AIPerf: tests/run --real"]
 fn a_capture_of_aiperfs_traffic_is_replayed_and_the_two_are_alike() {
-    let _turn = machine::alone();
+    let _turn = processes::exclusive_turn();
     let folder = tempdir().unwrap();
     let text = |path: &str| folder.path().join(path).to_str().unwrap().to_owned();
     trace(&["cut", TRACE, "--from", "10s", "--to", "17s", "--output", &text("trace.jsonl")]);
-    let sim = parts::sim(&["--model=tiny", "--prefill-rate=10000000"]);
+    let sim = tools::sim(&["--model=tiny", "--prefill-rate=10000000"]);
     let capturing = |to: &str| {
-        Gauge::with(sim.addr, |command| {
+        ProxyProcess::with(sim.addr, |command| {
             command.arg("--capture").arg(text(to));
         })
     };
-    let gauge = capturing("sent");
-    parts::run("aiperf-trace", &[&format!("http://{}", gauge.addr), &text("aiperf"), &text("trace.jsonl")]);
-    ended(gauge);
-    let gauge = capturing("replayed");
-    let url = format!("http://{}", gauge.addr);
+    let proxy = capturing("sent");
+    tools::run("aiperf-trace", &[&format!("http://{}", proxy.addr), &text("aiperf"), &text("trace.jsonl")]);
+    ended(proxy);
+    let proxy = capturing("replayed");
+    let url = format!("http://{}", proxy.addr);
     // The simulated server's chat template has two tokens; to ask for them would be two requests more.
     let flags = ["--prompt-overhead=2", "--max-lag=1h", "--no-audit", "--json"];
     streamgauge(&[&["replay", &text("sent"), "--target", &url], &flags[..]].concat());
-    ended(gauge);
+    ended(proxy);
 
     let diff = streamgauge(&["trace", "diff", &text("sent"), &text("replayed"), "--json"]);
     let reuse = |side: &str| diff[side]["reuse"][0]["token_share"].as_f64().unwrap();

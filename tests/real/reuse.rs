@@ -1,54 +1,25 @@
 //! No request is lost to connection reuse, by servers that hang up without having said so.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::gauge::{Gauge, count, sum};
-use super::machine;
-use super::parse::{self, Table};
-use super::parts;
-use super::support::client::{Client, Response};
-use super::talk::{get, request};
+use super::http_client::{get, request};
+use super::processes;
+use super::program::{ProxyProcess, count, sum};
+use super::support::client::lost_requests;
+use super::support::metrics_parser::{self, Table};
+use super::tools;
 
 /// Clients at once that ask without a pause.
 const BUSY: usize = 8;
 
-/// `clients` at once send `requests` in all, each over one connection that it keeps, with a pause before each; how many
-/// answers did not come back whole.
-fn lost(
-    proxy: SocketAddr,
-    clients: usize,
-    requests: usize,
-    body: &Value,
-    pause: impl Fn(usize) -> Duration + Sync,
-) -> usize {
-    let (request, lost) = (request("/v1/completions", body), AtomicUsize::new(0));
-    let is_whole = |response: &Response| {
-        response.status() == 200 && !response.truncated && response.text().ends_with("data: [DONE]\n\n")
-    };
-    std::thread::scope(|scope| {
-        for number in 0..clients {
-            let (request, lost, pause) = (&request, &lost, &pause);
-            scope.spawn(move || {
-                let mut client = Client::connect(proxy);
-                for turn in (number..requests).step_by(clients) {
-                    std::thread::sleep(pause(turn));
-                    if !is_whole(&client.send(request).response()) {
-                        lost.fetch_add(1, Ordering::Relaxed);
-                        client = Client::connect(proxy);
-                    }
-                }
-            });
-        }
-    });
-    lost.load(Ordering::Relaxed)
-}
-
-fn one_token(model: &str) -> Value {
-    json!({"model": model, "prompt": "deep", "max_tokens": 1, "ignore_eos": true, "stream": true})
+fn one_token(model: &str) -> String {
+    request(
+        "/v1/completions",
+        &json!({"model": model, "prompt": "deep", "max_tokens": 1, "ignore_eos": true, "stream": true}),
+    )
 }
 
 fn assert_all_counted(table: &Table, requests: usize) {
@@ -61,51 +32,51 @@ fn assert_all_counted(table: &Table, requests: usize) {
 
 #[test]
 fn none_of_2_000_requests_to_llama_server_is_lost() {
-    let _turn = machine::beside();
-    let llama = parts::llama();
-    let gauge = Gauge::to(llama.addr);
-    assert_eq!(lost(gauge.addr, BUSY, 2_000, &one_token("tiny"), |_| Duration::ZERO), 0);
-    assert_all_counted(&gauge.settled(2_000), 2_000);
-    let made = parse::text(&get(llama.addr, "/metrics").text());
+    let _turn = processes::shared_turn();
+    let llama = tools::llama();
+    let proxy = ProxyProcess::to(llama.addr);
+    assert_eq!(lost_requests(proxy.addr, BUSY, 2_000, &one_token("tiny"), |_| Duration::ZERO), 0);
+    assert_all_counted(&proxy.settled(2_000), 2_000);
+    let made = metrics_parser::text(&get(llama.addr, "/metrics").text());
     assert_eq!(sum(&made, "llamacpp:tokens_predicted_total", &[]), 2_000.0, "and none was sent twice");
 }
 
 /// Requests that the simulated server has answered.
 fn answered(sim: SocketAddr) -> f64 {
-    sum(&parse::text(&get(sim, "/metrics").text()), "vllm:request_success_total", &[])
+    sum(&metrics_parser::text(&get(sim, "/metrics").text()), "vllm:request_success_total", &[])
 }
 
 #[test]
 fn none_of_10_000_requests_to_a_server_that_hangs_up_after_each_stream_is_lost() {
-    let _turn = machine::beside();
-    let sim = parts::sim(&["--hangup-after-stream", "--step-base", "10us", "--step-per-seq", "1us"]);
-    let gauge = Gauge::to(sim.addr);
-    assert_eq!(lost(gauge.addr, BUSY, 10_000, &one_token("sim"), |_| Duration::ZERO), 0);
-    assert_all_counted(&gauge.settled(10_000), 10_000);
+    let _turn = processes::shared_turn();
+    let sim = tools::sim(&["--hangup-after-stream", "--step-base", "10us", "--step-per-seq", "1us"]);
+    let proxy = ProxyProcess::to(sim.addr);
+    assert_eq!(lost_requests(proxy.addr, BUSY, 10_000, &one_token("sim"), |_| Duration::ZERO), 0);
+    assert_all_counted(&proxy.settled(10_000), 10_000);
     assert_eq!(answered(sim.addr), 10_000.0, "and none was sent twice");
 }
 
 #[test]
 fn none_of_3_000_requests_over_http2_to_nginx_that_says_goodbye_is_lost() {
-    let _turn = machine::beside();
-    let sim = parts::sim(&["--step-base", "10us", "--step-per-seq", "1us"]);
+    let _turn = processes::shared_turn();
+    let sim = tools::sim(&["--step-base", "10us", "--step-per-seq", "1us"]);
     let folder = tempfile::tempdir().unwrap();
-    let nginx = parts::nginx(sim.addr, folder.path());
-    let gauge = Gauge::with(nginx.addr, |command| {
+    let nginx = tools::nginx(sim.addr, folder.path());
+    let proxy = ProxyProcess::with(nginx.addr, |command| {
         command.arg("--upstream-http=http2");
     });
     // So many at once that some are on their way whenever it says so.
-    assert_eq!(lost(gauge.addr, 60, 3_000, &one_token("sim"), |_| Duration::ZERO), 0);
-    assert_all_counted(&gauge.settled(3_000), 3_000);
+    assert_eq!(lost_requests(proxy.addr, 60, 3_000, &one_token("sim"), |_| Duration::ZERO), 0);
+    assert_all_counted(&proxy.settled(3_000), 3_000);
     assert_eq!(answered(sim.addr), 3_000.0, "and none was sent twice");
 }
 
 #[test]
 fn no_request_is_lost_that_comes_as_the_server_closes_its_idle_connection() {
-    let _turn = machine::beside();
+    let _turn = processes::shared_turn();
     // As uvicorn does, and with it every server that vLLM and its like run in.
-    let sim = parts::sim(&["--idle-timeout", "5s", "--step-base", "10us", "--step-per-seq", "1us"]);
-    let gauge = Gauge::to(sim.addr);
+    let sim = tools::sim(&["--idle-timeout", "5s", "--step-base", "10us", "--step-per-seq", "1us"]);
+    let proxy = ProxyProcess::to(sim.addr);
     let clients = 200;
     // The second and third requests come around the moment when the server closes, or when the proxy should have.
     let pause = |turn: usize| match turn / clients {
@@ -115,7 +86,7 @@ fn no_request_is_lost_that_comes_as_the_server_closes_its_idle_connection() {
                 - Duration::from_millis(100)
         }
     };
-    assert_eq!(lost(gauge.addr, clients, 3 * clients, &one_token("sim"), pause), 0);
-    assert_all_counted(&gauge.settled(3 * clients), 3 * clients);
+    assert_eq!(lost_requests(proxy.addr, clients, 3 * clients, &one_token("sim"), pause), 0);
+    assert_all_counted(&proxy.settled(3 * clients), 3 * clients);
     assert_eq!(answered(sim.addr), 3.0 * clients as f64, "and none was sent twice");
 }

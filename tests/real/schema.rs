@@ -6,9 +6,9 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::parts::{self, program};
 use super::support::captured::run;
 use super::support::client::{Client, chat};
+use super::tools::{self, program};
 
 /// Says of each line of the files whether it is what the schema knows, and no name in it is unknown to that.
 const JUDGE: &str = r##"
@@ -36,13 +36,13 @@ fn streamgauge(args: &[&str]) -> Vec<u8> {
 
 /// A capture of an answer, of one that was left, and of a refusal, whose prompts have a part that is no text.
 fn capture(folder: &Path) {
-    let sim = parts::sim(&["--model=tiny"]);
-    let mut gauge = run(sim.addr, folder, &[]);
+    let sim = tools::sim(&["--model=tiny"]);
+    let mut proxy = run(sim.addr, folder, &[]);
     let image = json!([{"type": "image_url", "image_url": {"url": "https://a/b.png"}}, {"type": "text", "text": "x"}]);
     for (model, tokens, leaves) in [("tiny", 5, false), ("tiny", 9_000, true), ("absent", 5, false)] {
         let body = json!({"model": model, "stream": true, "max_tokens": tokens, "ignore_eos": true, "temperature": 0.5,
             "messages": [{"role": "user", "content": image}], "tools": [{"type": "function", "function": {"name": "f"}}]});
-        let mut client = Client::connect(gauge.listen);
+        let mut client = Client::connect(proxy.listen);
         client.send(chat(&body.to_string()));
         if leaves {
             client.at_least(2_000);
@@ -50,7 +50,7 @@ fn capture(folder: &Path) {
             client.response();
         }
     }
-    gauge.terminate();
+    proxy.terminate();
 }
 
 #[test]

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::gauge::Gauge;
-use super::machine::{self, SOON, until};
-use super::parts;
+use super::http_client::{post, request};
 use super::pod;
+use super::processes::{self, SOON, until};
+use super::program::ProxyProcess;
 use super::support::client::Client;
-use super::talk::{post, request};
+use super::tools;
 
 fn documents() -> Vec<Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/kubernetes/sidecar.yaml");
@@ -30,18 +30,18 @@ fn script(admin: u16) -> String {
 
 #[test]
 fn a_pod_that_stops_waits_for_its_open_streams_and_no_longer() {
-    let _turn = machine::beside();
-    let sim = parts::sim(&[]);
-    let gauge = Gauge::to(sim.addr);
+    let _turn = processes::shared_turn();
+    let sim = tools::sim(&[]);
+    let proxy = ProxyProcess::to(sim.addr);
     let asked = json!({"model": "sim", "stream": true, "messages": [{"role": "user", "content": "How deep?"}]});
     let held = request("/v1/chat/completions", &asked).replacen("\r\n\r\n", "\r\nx-sim-fault: stall=60s@3\r\n\r\n", 1);
-    let mut client = Client::connect(gauge.addr);
+    let mut client = Client::connect(proxy.addr);
     client.send(held).head();
 
-    let curl = parts::program("curl");
+    let curl = tools::program("curl");
     let tools = Path::new(curl.get_program()).parent().unwrap().to_owned();
     let mut waiting = Command::new("sh")
-        .args(["-c", &script(gauge.admin.port())])
+        .args(["-c", &script(proxy.admin.port())])
         .env("PATH", format!("{}:/usr/bin:/bin", tools.display()))
         .spawn()
         .unwrap();
@@ -55,19 +55,19 @@ fn a_pod_that_stops_waits_for_its_open_streams_and_no_longer() {
 #[test]
 #[ignore = "needs vLLM: tests/run --real"]
 fn vllm_starts_with_the_environment_that_the_manifest_gives_it() {
-    let _turn = machine::beside();
+    let _turn = processes::shared_turn();
     let mut documents = documents();
     let mut environment = pod::environment(&documents, "vllm");
     // The tiny model is no model of a cache.
     environment.remove("HF_HOME");
-    let vllm = parts::vllm_with(&environment).unwrap_or_else(|ended| panic!("{ended}"));
-    let gauge = Gauge::to(vllm.addr);
+    let vllm = tools::vllm_with(&environment).unwrap_or_else(|ended| panic!("{ended}"));
+    let proxy = ProxyProcess::to(vllm.addr);
     let asked = json!({"model": "tiny", "max_tokens": 4, "messages": [{"role": "user", "content": "How deep?"}]});
-    assert_eq!(post(gauge.addr, "/v1/chat/completions", &asked).status(), 200);
+    assert_eq!(post(proxy.addr, "/v1/chat/completions", &asked).status(), 200);
     drop(vllm);
     // A Service of vLLM's own name, with service links, is what keeps it from starting.
     documents[1]["metadata"]["name"] = "vllm".into();
     environment.extend(pod::of_services(&documents));
-    let ended = parts::vllm_with(&environment).err().unwrap();
+    let ended = tools::vllm_with(&environment).err().unwrap();
     assert!(ended.contains("VLLM_PORT"), "{ended}");
 }

@@ -9,12 +9,12 @@ use std::time::Duration;
 use nix::sys::signal::Signal::{self, SIGHUP, SIGINT, SIGTERM};
 use serde_json::json;
 
-use super::gauge::{Gauge, count, sum};
-use super::machine::{self, SOON, until};
-use super::sink::Sink;
+use super::http_client::json;
+use super::otlp_sink::Sink;
+use super::processes::{self, SOON, until};
+use super::program::{ProxyProcess, count, sum};
 use super::support::client::{Client, chat};
 use super::support::upstream::{Upstream, reports};
-use super::talk::json;
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
 const EVENT: &str = "data: {\"id\":\"c-1\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"deep\"}}]}\n\n";
@@ -59,12 +59,12 @@ impl Slow {
 }
 
 /// A client with an open stream, of which the first event has come.
-fn streaming(gauge: &Gauge) -> Client {
-    let mut client = gauge.client();
+fn streaming(proxy: &ProxyProcess) -> Client {
+    let mut client = proxy.client();
     client.send(chat("{\"model\":\"river\",\"stream\":true}"));
     assert!(client.head().starts_with("HTTP/1.1 200 OK\r\n"));
     until("the stream is open", SOON, || {
-        sum(&gauge.scrape(), "streamgauge_stream_active", &[("phase", "streaming")]) == 1.0
+        sum(&proxy.scrape(), "streamgauge_stream_active", &[("phase", "streaming")]) == 1.0
     });
     client
 }
@@ -76,8 +76,8 @@ fn rest(client: &mut Client) -> (String, bool) {
 }
 
 /// A proxy that exports to `sink` at its end only.
-fn flushing(server: SocketAddr, sink: &Sink, flags: &[&str]) -> Gauge {
-    Gauge::with(server, |command| {
+fn flushing(server: SocketAddr, sink: &Sink, flags: &[&str]) -> ProxyProcess {
+    ProxyProcess::with(server, |command| {
         command.args(flags).env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", sink.grpc));
         command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc");
         command.env("OTEL_METRIC_EXPORT_INTERVAL", "600000").env("OTEL_BSP_SCHEDULE_DELAY", "600000");
@@ -91,41 +91,41 @@ fn ended(sink: &Sink, reason: &str) -> f64 {
 
 #[test]
 fn told_to_stop_it_takes_nothing_new_and_finishes_what_is_open() {
-    let _turn = machine::beside();
+    let _turn = processes::shared_turn();
     for signal in [SIGTERM, SIGINT] {
         let (server, sink) = (Slow::start(), Sink::start());
-        let mut gauge = flushing(server.addr, &sink, &[]);
-        until("the upstream is known to be there", SOON, || gauge.page("/readyz").status() == 200);
-        let (mut client, mut idle) = (streaming(&gauge), gauge.client());
-        gauge.running.signal(signal);
-        until("it is no longer ready", SOON, || gauge.page("/readyz").status() == 503);
-        assert_eq!(json(&gauge.page("/readyz"))["reason"], "the proxy takes no requests: it is starting or draining");
-        until("nobody listens", SOON, || TcpStream::connect(gauge.addr).is_err());
-        assert_eq!((idle.rest(), gauge.page("/livez").status()), (Vec::new(), 200));
-        assert!(gauge.running.ended(Duration::from_millis(300)).is_none(), "a stream is open");
+        let mut proxy = flushing(server.addr, &sink, &[]);
+        until("the upstream is known to be there", SOON, || proxy.page("/readyz").status() == 200);
+        let (mut client, mut idle) = (streaming(&proxy), proxy.client());
+        proxy.running.signal(signal);
+        until("it is no longer ready", SOON, || proxy.page("/readyz").status() == 503);
+        assert_eq!(json(&proxy.page("/readyz"))["reason"], "the proxy takes no requests: it is starting or draining");
+        until("nobody listens", SOON, || TcpStream::connect(proxy.addr).is_err());
+        assert_eq!((idle.rest(), proxy.page("/livez").status()), (Vec::new(), 200));
+        assert!(proxy.running.ended(Duration::from_millis(300)).is_none(), "a stream is open");
 
         server.finish();
         assert_eq!(rest(&mut client), ([EVENT, EVENT, EVENT, LAST].concat(), false));
-        let (status, _) = gauge.running.ended(SOON).expect("it ends with its last stream");
+        let (status, _) = proxy.running.ended(SOON).expect("it ends with its last stream");
         assert_eq!(status.code(), Some(0));
         let counted = sink.metrics();
         assert_eq!(count(&counted, "http_server_request_duration_seconds", &[]), 1);
         assert_eq!((ended(&sink, "done"), sink.spans().len()), (1.0, 2), "telemetry was flushed");
-        assert_eq!(gauge.running.said("stopping: open streams may finish within 10m"), 1);
+        assert_eq!(proxy.running.said("stopping: open streams may finish within 10m"), 1);
     }
 }
 
 /// What ends a drain: its time, or a second signal.
 fn cut(flags: &[&str], again: Option<Signal>) {
     let (server, sink) = (Slow::start(), Sink::start());
-    let mut gauge = flushing(server.addr, &sink, flags);
-    let mut client = streaming(&gauge);
-    gauge.running.signal(SIGTERM);
-    until("it is told", SOON, || gauge.running.said("stopping") > 0);
+    let mut proxy = flushing(server.addr, &sink, flags);
+    let mut client = streaming(&proxy);
+    proxy.running.signal(SIGTERM);
+    until("it is told", SOON, || proxy.running.said("stopping") > 0);
     if let Some(signal) = again {
-        gauge.running.signal(signal);
+        proxy.running.signal(signal);
     }
-    let (status, _) = gauge.running.ended(SOON).expect("it ends though a stream is open");
+    let (status, _) = proxy.running.ended(SOON).expect("it ends though a stream is open");
     assert_eq!(status.code(), Some(0));
     assert_eq!(rest(&mut client), (EVENT.to_owned(), true));
     // Now the server looks at what its client does.
@@ -137,14 +137,14 @@ fn cut(flags: &[&str], again: Option<Signal>) {
 
 #[test]
 fn a_second_signal_ends_it_now() {
-    let _turn = machine::beside();
+    let _turn = processes::shared_turn();
     cut(&[], Some(SIGTERM));
     cut(&[], Some(SIGINT));
 }
 
 #[test]
 fn the_time_to_drain_ends_it_too() {
-    let _turn = machine::beside();
+    let _turn = processes::shared_turn();
     cut(&["--drain=200ms"], None);
     cut(&["--drain=0"], None);
 }
@@ -157,8 +157,8 @@ fn write(file: &Path, settings: &[&str]) {
 }
 
 /// Waits until something has been said so often, or more.
-fn said(gauge: &Gauge, words: &str, times: usize) {
-    until(words, SOON, || gauge.running.said(words) >= times);
+fn said(proxy: &ProxyProcess, words: &str, times: usize) {
+    until(words, SOON, || proxy.running.said(words) >= times);
 }
 
 const LOADED: &str = "the configuration was loaded again";
@@ -167,74 +167,74 @@ const ACCESS: &str = "streamgauge::access";
 
 #[test]
 fn it_loads_its_configuration_again_without_harm_to_an_open_stream() {
-    let _turn = machine::beside();
+    let _turn = processes::shared_turn();
     let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("gauge.yaml");
+    let file = directory.path().join("proxy.yaml");
     write(&file, &["stall: 5s"]);
     let server = Slow::start();
-    let mut gauge = Gauge::with(server.addr, |command| {
+    let mut proxy = ProxyProcess::with(server.addr, |command| {
         command.arg(format!("--config={}", file.display()));
     });
-    let digest = || json(&gauge.page("/api/state"))["config_digest"].take();
-    let (mut client, first) = (streaming(&gauge), digest());
+    let digest = || json(&proxy.page("/api/state"))["config_digest"].take();
+    let (mut client, first) = (streaming(&proxy), digest());
 
     // On the signal.
     write(&file, &["stall: 5s", "access_log: true", "slos: ['chat: ttft<=60s']", "workers: 7"]);
-    gauge.running.signal(SIGHUP);
-    said(&gauge, LOADED, 1);
-    said(&gauge, "these settings need a restart: workers", 1);
+    proxy.running.signal(SIGHUP);
+    said(&proxy, LOADED, 1);
+    said(&proxy, "these settings need a restart: workers", 1);
     let second = digest();
     assert_ne!(first, second);
     server.finish();
     assert_eq!(rest(&mut client), ([EVENT, EVENT, EVENT, LAST].concat(), false));
-    gauge.settled(1);
-    said(&gauge, ACCESS, 1);
+    proxy.settled(1);
+    said(&proxy, ACCESS, 1);
 
     // A bad file changes nothing.
     write(&file, &["stall: 5s", "access_log: perhaps"]);
-    gauge.running.signal(SIGHUP);
-    said(&gauge, KEPT, 1);
-    let complaint = gauge.running.log();
+    proxy.running.signal(SIGHUP);
+    said(&proxy, KEPT, 1);
+    let complaint = proxy.running.log();
     let complaint = &complaint[complaint.rfind(LOADED).unwrap()..];
-    assert!(complaint.contains("gauge.yaml:2") && complaint.contains("access_log"), "{complaint}");
+    assert!(complaint.contains("proxy.yaml:2") && complaint.contains("access_log"), "{complaint}");
     assert_eq!(digest(), second);
-    let mut client = streaming(&gauge);
+    let mut client = streaming(&proxy);
     server.finish();
     assert_eq!(rest(&mut client), ([EVENT, EVENT, EVENT, LAST].concat(), false));
     let met = [("slo", "chat"), ("result", "met")];
-    assert_eq!(sum(&gauge.settled(2), "streamgauge_slo_requests_total", &met), 1.0, "only the request that came after");
+    assert_eq!(sum(&proxy.settled(2), "streamgauge_slo_requests_total", &met), 1.0, "only the request that came after");
 
     // It looks at the file by itself, and has nothing to say of what it knows.
-    let so_far = || [LOADED, KEPT].map(|words| gauge.running.said(words));
+    let so_far = || [LOADED, KEPT].map(|words| proxy.running.said(words));
     let before = so_far();
     std::thread::sleep(Duration::from_millis(2_500));
     assert_eq!(so_far(), before);
     write(&file, &["stall: 7s", "access_log: false"]);
-    said(&gauge, LOADED, before[0] + 1);
+    said(&proxy, LOADED, before[0] + 1);
     assert_ne!(digest(), second);
-    let mut client = streaming(&gauge);
+    let mut client = streaming(&proxy);
     server.finish();
     rest(&mut client);
-    gauge.settled(3);
-    let state = json(&gauge.page("/api/state"));
+    proxy.settled(3);
+    let state = json(&proxy.page("/api/state"));
     let outcomes: Vec<_> = state["recent"].as_array().unwrap().iter().map(|request| &request["outcome"]).collect();
     assert_eq!(outcomes, [&json!("success"); 3]);
-    gauge.running.signal(SIGTERM);
-    assert!(gauge.running.ended(SOON).is_some());
-    assert_eq!(gauge.running.said(ACCESS), 2, "of three requests two were made while access lines were on");
+    proxy.running.signal(SIGTERM);
+    assert!(proxy.running.ended(SOON).is_some());
+    assert_eq!(proxy.running.said(ACCESS), 2, "of three requests two were made while access lines were on");
 }
 
 #[test]
 fn it_is_gone_in_a_moment_when_nothing_is_open() {
-    let _turn = machine::beside();
+    let _turn = processes::shared_turn();
     let server = Slow::start();
     // The first moment in which it could be told is one in which it heeds.
     for _ in 0..10 {
-        let mut gauge = Gauge::to(server.addr);
+        let mut proxy = ProxyProcess::to(server.addr);
         // Connections that are kept and owe nothing do not hold it.
-        let _idle: Vec<Client> = (0..3).map(|_| gauge.client()).collect();
-        gauge.running.signal(SIGTERM);
-        let (status, took) = gauge.running.ended(SOON).expect("it ends");
+        let _idle: Vec<Client> = (0..3).map(|_| proxy.client()).collect();
+        proxy.running.signal(SIGTERM);
+        let (status, took) = proxy.running.ended(SOON).expect("it ends");
         assert_eq!(status.code(), Some(0));
         assert!(took < SOON / 2, "nothing was waited for");
     }

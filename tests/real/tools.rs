@@ -1,4 +1,4 @@
-//! The real parts of `tests/parts`, and our own simulated server.
+//! The real parts of `tests/tools`, and our own simulated server.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::machine::{MINUTE, Running, address};
-use super::talk::is_up;
+use super::http_client::is_up;
+use super::processes::{MINUTE, Running, address};
 
 /// What heavy parts may take to start, or to do their work.
 const MINUTES: Duration = Duration::from_secs(300);
@@ -18,9 +18,9 @@ pub(crate) struct Part {
     pub(crate) addr: SocketAddr,
 }
 
-/// Runs `tests/parts/start`. A part that is not installed ends with a message that says what to do.
+/// Runs `tests/tools/start`. A part that is not installed ends with a message that says what to do.
 pub(crate) fn start(name: &'static str, arguments: &[&str]) -> Running {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parts/start");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/start");
     Running::start(name, &script, |command| {
         command.arg(name).args(arguments);
     })
@@ -37,10 +37,10 @@ fn serve(name: &'static str, addr: SocketAddr, arguments: &[&str], limit: Durati
     Part { running: running.unwrap_or_else(|ended| panic!("{ended}")), addr }
 }
 
-/// A program that `tests/parts/setup` has installed, with no arguments yet.
+/// A program that `tests/tools/setup` has installed, with no arguments yet.
 pub(crate) fn program(name: &str) -> Command {
     let program = folder().join("bin").join(name);
-    assert!(program.exists(), "{name}: not in {}/bin; remedy: tests/parts/setup", folder().display());
+    assert!(program.exists(), "{name}: not in {}/bin; remedy: tests/tools/setup", folder().display());
     Command::new(program)
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn vllm() -> Part {
 /// The same with these variables too, started once; the error tells how it ended instead of serving.
 pub(crate) fn vllm_with(environment: &BTreeMap<String, String>) -> Result<Part, String> {
     let addr = address();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parts/start");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/start");
     let running = Running::start("vllm", &script, |command| {
         command.envs(environment).args(["vllm", &addr.port().to_string()]);
     });

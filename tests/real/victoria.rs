@@ -1,18 +1,18 @@
 //! VictoriaMetrics that takes our OTLP, with either kind of histogram: PromQL gives the counts that were scraped.
 
 use super::compare::{assert_same_soon, still};
-use super::known::{EXPECTED, Known};
-use super::machine;
-use super::parse::Table;
-use super::parts;
+use super::known_counts::{EXPECTED, Known};
+use super::processes;
 use super::promql::{self, PromQl, summed};
+use super::support::metrics_parser::Table;
+use super::tools;
 
 /// A known run whose metrics go to VictoriaMetrics, and what it then has of them. `scraped` is how the proxy tells the
 /// same.
 fn stored(histograms: &str, scraped: fn(&Known) -> Table) {
-    let _turn = machine::beside();
+    let _turn = processes::shared_turn();
     let directory = tempfile::tempdir().unwrap();
-    let victoria = parts::victoria(directory.path());
+    let victoria = tools::victoria(directory.path());
     let known = Known::run(|command| {
         let endpoint = format!("http://{}/opentelemetry/v1/metrics", victoria.addr);
         command.env("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", endpoint).env("OTEL_METRIC_EXPORT_INTERVAL", "500");
@@ -37,5 +37,5 @@ fn victoria_metrics_stores_every_count_of_explicit_histograms() {
 
 #[test]
 fn victoria_metrics_stores_every_count_of_exponential_histograms() {
-    stored("base2_exponential_bucket_histogram", |known| known.gauge.scrape_native());
+    stored("base2_exponential_bucket_histogram", |known| known.proxy.scrape_native());
 }

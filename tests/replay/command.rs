@@ -1,9 +1,5 @@
 //! `streamgauge replay` and `load` as they are typed: output, files, exit codes.
 
-#![expect(clippy::disallowed_methods, reason = "a test names a time to begin at")]
-
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -17,10 +13,11 @@ use streamgauge::measure::time::Gap;
 use streamgauge::net::tls::{TlsIdentity, server};
 use streamgauge::trace_file::reader::TraceReader;
 use streamgauge::trace_file::row::{TraceEntry, TraceHeader};
-use support::http2::Pki;
-use support::nobody;
-use support::sending::{audited, ended, listener, program, rows, run, sim, told};
-use support::upstream::Upstream;
+
+use crate::support::http2::Pki;
+use crate::support::sending::{audited, ended, listener, program, rows, run, sim, told};
+use crate::support::unused_address;
+use crate::support::upstream::Upstream;
 
 const MOONCAKE: &str = "tests/data/traces/mooncake/conversation_first60s.jsonl";
 
@@ -428,7 +425,7 @@ fn why_a_run_is_not_valid_is_told_where_nothing_can_be_printed() {
 
 #[test]
 fn a_server_that_takes_no_connections_is_not_told_as_a_machine_that_sends_late() {
-    let (socket, address) = nobody();
+    let (socket, address) = unused_address();
     // One connection waits to be taken, which is the one by which the server is tried; the next is not answered.
     socket.listen(0).unwrap();
     let target = format!("http://{address}");

@@ -1,12 +1,5 @@
 //! A run that is watched: the admin port and the collector of a replay have its own counts, to the last one.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
-#[path = "exposition/parse.rs"]
-#[allow(dead_code, reason = "other tests read the other formats")]
-mod parse;
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -24,10 +17,12 @@ use serde_json::Value;
 use streamgauge::measure::time::Gap;
 use streamgauge::sim::{CostModel, RunningServer, SimOptions, SimServer};
 use streamgauge::trace_file::reader::TraceReader;
-use support::captured::until;
-use support::client::Client;
-use support::sending::{ended, program};
-use support::upstream::Upstream;
+
+use crate::support::captured::until;
+use crate::support::client::Client;
+use crate::support::metrics_parser;
+use crate::support::sending::{ended, program};
+use crate::support::upstream::Upstream;
 
 fn sim() -> RunningServer {
     let cost = CostModel { prefill_per_second: 500_000_000, step_base: Gap::from_millis(5), step_per_seq: Gap::ZERO };
@@ -158,13 +153,13 @@ fn what_a_collector_gets_of_a_run_is_what_its_summary_says() {
     });
     let last = || {
         let body = bodies.lock().unwrap().last().cloned()?;
-        Some(parse::otlp(&ExportMetricsServiceRequest::decode(&*body).unwrap().resource_metrics[0]))
+        Some(metrics_parser::otlp(&ExportMetricsServiceRequest::decode(&*body).unwrap().resource_metrics[0]))
     };
     let mut command = replay(&trace(folder.path()), server.local_addr());
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", collector.addr));
     command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf").env("OTEL_METRIC_EXPORT_INTERVAL", "100");
     let child = command.spawn().unwrap();
-    let ended = |table: &parse::Table| {
+    let ended = |table: &metrics_parser::Table| {
         let of = table.iter().filter(|((name, _), _)| name == "streamgauge_replay_requests_total");
         of.map(|(_, series)| series.value).sum::<f64>()
     };

@@ -1,13 +1,5 @@
 //! `streamgauge load` sends what its flags say: when, how long, in which sessions, and from how many machines.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "clippy knows tests by their attribute, and these have helpers; one names a time to begin at"
-)]
-
-mod support;
-
 use std::fs;
 use std::path::Path;
 
@@ -17,7 +9,8 @@ use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 use serde_json::Value;
 use streamgauge::measure::time::Gap;
 use streamgauge::trace_file::row::TraceEntry;
-use support::sending::{Done, listener, program, rows, run, sim, told};
+
+use crate::support::sending::{Done, listener, program, rows, run, sim, told};
 
 const MS: u64 = 1_000_000;
 
@@ -239,7 +232,7 @@ fn four_processes_of_a_job_send_what_one_would_and_their_histograms_merge_to_its
 
     // And a report of all four has every request once.
     let paths: Vec<&str> = outs.iter().map(|out| out.to_str().unwrap()).collect();
-    let mut report = support::sending::audited(&[&["report", "--json"], &paths[..]].concat());
+    let mut report = crate::support::sending::audited(&[&["report", "--json"], &paths[..]].concat());
     let report: Value = serde_json::from_slice(&report.output().unwrap().stdout).unwrap();
     let text = report.to_string();
     assert!(text.contains("\"success\":60"), "{text}");
@@ -268,7 +261,7 @@ fn a_job_without_a_number_is_told_so() {
             program(&["load", "--target", "http://127.0.0.1:9", "--rate", "1", "--requests", "1", "--shard", "job/4"]);
         command.env_remove("JOB_COMPLETION_INDEX");
         index.map(|index| command.env("JOB_COMPLETION_INDEX", index));
-        support::sending::ended(command)
+        crate::support::sending::ended(command)
     };
     let none = of(None);
     assert_eq!(

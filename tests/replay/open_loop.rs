@@ -1,7 +1,5 @@
 //! The load is open: when a request is sent the trace says, and a server that stalls changes latencies and nothing else.
 
-mod support;
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -9,8 +7,9 @@ use std::time::Duration;
 use streamgauge::measure::record::Outcome;
 use streamgauge::replay::sender::run::LoopMode;
 use streamgauge::report::metric::ReportMetric;
-use support::replay::{Settings, replay, row};
-use support::upstream::Upstream;
+
+use crate::support::replay::{Settings, replay, row};
+use crate::support::upstream::Upstream;
 
 const ANSWER: &str =
     "data: {\"choices\":[{\"index\":0,\"text\":\"a\",\"finish_reason\":\"length\"}]}\n\ndata: [DONE]\n\n";

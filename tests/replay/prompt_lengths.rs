@@ -1,18 +1,15 @@
 //! Prompts are as long as planned by the count of the server: exactly where its `/tokenize` tells which words are one
 //! token, on average where only its `usage` says how it counts, and the result says which.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
-mod support;
-
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use serde_json::{Value, json};
-use support::sending::{Done, rows, run, told};
-use support::upstream::{Conn, Request, Upstream, field};
+
+use crate::support::sending::{Done, rows, run, told};
+use crate::support::upstream::{Conn, Request, Upstream, field};
 
 /// What a server adds to every prompt.
 const ADDED: u64 = 5;

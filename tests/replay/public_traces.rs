@@ -1,8 +1,6 @@
 //! Whole public traces, replayed against the simulated server: every request is sent at its moment, every length is
 //! exact, every prefix is shared, and every pause is kept. Each takes a minute, nearly all of it waiting.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,7 +1,5 @@
 //! A replay sends what the trace says, and its result accounts for every request.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
@@ -23,11 +21,12 @@ use streamgauge::report::metric::ReportMetric;
 use streamgauge::sim::{CostModel, SimOptions, SimServer};
 use streamgauge::trace_file::reader::TraceReader;
 use streamgauge::trace_file::row::{Timing, TraceEntry, TraceHeader};
-use support::captured::until;
-use support::http2::Pki;
-use support::nobody;
-use support::replay::{Settings, replay, row, start};
-use support::upstream::{Upstream, reports};
+
+use crate::support::captured::until;
+use crate::support::http2::Pki;
+use crate::support::replay::{Settings, replay, row, start};
+use crate::support::unused_address;
+use crate::support::upstream::{Upstream, reports};
 
 fn fast() -> SimOptions {
     let cost = CostModel { prefill_per_second: 50_000_000, step_base: Gap::from_millis(1), ..CostModel::default() };
@@ -149,7 +148,7 @@ fn what_a_server_says_before_it_has_read_the_request_is_its_answer() {
 
 #[test]
 fn a_target_that_is_not_there_fails_every_request_and_no_other() {
-    let (_held, nowhere) = nobody();
+    let (_held, nowhere) = unused_address();
     let (ended, rows) = replay(vec![row(0, 1), row(1, 1)], nowhere, completions());
     assert_eq!((ended.totals.counts.errors.get("connect"), rows.len()), (Some(&2), 2));
     assert!(rows.iter().all(|row| row.status.is_none() && row.timing.sent.is_none()));

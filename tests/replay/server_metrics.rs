@@ -1,10 +1,6 @@
 //! `--server-metrics`: what a server says of itself is beside the records, at the right time, and a page that is slow, large
 //! or not there stops nothing.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,8 +16,9 @@ use streamgauge::trace_file::reader::TraceReader;
 use streamgauge::trace_file::server_metrics::{
     SERVER_METRICS_FILE, Scrape, ScrapesHeader, ScrapesWriter, ServerMetric, read,
 };
-use support::client::Client;
-use support::upstream::Upstream;
+
+use crate::support::client::Client;
+use crate::support::upstream::Upstream;
 
 fn sim(step: Gap, max_num_seqs: u32) -> RunningServer {
     let cost = CostModel { prefill_per_second: 500_000_000, step_base: step, step_per_seq: Gap::ZERO };

@@ -1,9 +1,5 @@
 //! A live session says again what the server really answered; what was answered is in no file and no output.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,8 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use streamgauge::trace_file::row::{PromptShape, TraceEntry, TraceHeader};
-use support::sending::{Done, rows, run, told};
-use support::upstream::Upstream;
+
+use crate::support::sending::{Done, rows, run, told};
+use crate::support::upstream::Upstream;
 
 /// What every answer says, and no prompt of ours.
 const CANARY: &str = "zebra";

@@ -1,9 +1,5 @@
 //! `streamgauge sweep` as it is typed, against the simulated server: levels, search, matrix, two targets, going on.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -18,8 +14,9 @@ use serde_json::{Value, json};
 use streamgauge::measure::time::Gap;
 use streamgauge::sim::{CostModel, RunningServer, SimOptions, SimServer};
 use streamgauge::trace_file::reader::TraceReader;
-use support::sending::{Done, audited as program, ended};
-use support::upstream::Upstream;
+
+use crate::support::sending::{Done, audited as program, ended};
+use crate::support::upstream::Upstream;
 
 /// A whole answer of one token.
 const ANSWER: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\n\

@@ -1,12 +1,7 @@
 //! `dashboards/` and `deploy/` fit the program: what they start, it takes; what they point at is there.
 //!
-//! `tests/deploy/run` has what needs Prometheus, Grafana's types or Kubernetes' schemas, and `tests/real/board.rs` asks
+//! `tests/deploy/run` has what needs Prometheus, Grafana's types or Kubernetes' schemas, and `tests/real/dashboard.rs` asks
 //! the board's queries.
-
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
-#[path = "deploy/pod.rs"]
-mod pod;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,6 +10,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
+
+use crate::pod;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

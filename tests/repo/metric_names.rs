@@ -1,7 +1,5 @@
 //! Every place that names a metric names one of the catalog's, and dashboards/README.md lists them all.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

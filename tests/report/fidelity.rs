@@ -1,7 +1,5 @@
 //! How true a run was to its plan: every figure against one worked out by hand, and a whole replay.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::Path;

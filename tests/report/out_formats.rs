@@ -1,7 +1,5 @@
 //! `--out-format` and `histograms.hlog`: field for field what the other tool writes, and the numbers of the records.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::SocketAddr;

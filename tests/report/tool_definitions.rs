@@ -1,8 +1,6 @@
 //! `report --definitions` against the tools themselves: from the records that a tool wrote of its run, our formulas make
 //! the summary that it wrote of the same run.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
 use std::fs;
 use std::path::Path;
 

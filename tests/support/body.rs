@@ -74,7 +74,8 @@ impl BodyReader {
 /// Moves at most `most` bytes; how many.
 fn take(most: usize, seen: &mut Vec<u8>, response: &mut Response) -> usize {
     let size = most.min(seen.len());
-    response.body.extend(seen.drain(..size));
+    response.body.extend_from_slice(&seen[..size]);
+    seen.drain(..size);
     size
 }
 

@@ -15,7 +15,7 @@ use streamgauge::trace_file::row::TraceEntry;
 
 use super::PATIENCE;
 use super::client::Client;
-use super::proxy::Between;
+use super::proxy::TestProxy;
 use super::upstream::Upstream;
 
 pub const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -48,10 +48,10 @@ pub fn answer(tokens: usize) -> Vec<String> {
 
 /// One thread answers: of two, the one that answers first may hand its record over last, and turns and names would be
 /// counted in that order.
-pub fn proxy(upstream: SocketAddr, folder: &Path, settings: &[(&str, &str)]) -> Between {
+pub fn proxy(upstream: SocketAddr, folder: &Path, settings: &[(&str, &str)]) -> TestProxy {
     let folder = folder.display().to_string();
     let all: Vec<_> = [("capture", &*folder), ("workers", "1")].into_iter().chain(settings.iter().copied()).collect();
-    Between::with(upstream, &all)
+    TestProxy::with(upstream, &all)
 }
 
 /// The rows in the order of arrival; they are written in the order of their ends.
@@ -61,12 +61,12 @@ pub fn rows(folder: &Path) -> Vec<TraceEntry> {
     rows
 }
 
-pub fn page(proxy: &Between, path: &str) -> String {
+pub fn page(proxy: &TestProxy, path: &str) -> String {
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     Client::connect(proxy.admin).send(request).response().text()
 }
 
-/// A proxy in a process of its own.
+/// A proxy in a process of its own: its memory, limits and signals are not those of the tests.
 pub struct Run {
     pub child: Child,
     pub listen: SocketAddr,
@@ -88,6 +88,16 @@ pub fn run_under(under: &[&str], upstream: SocketAddr, folder: &Path, more: &[&s
 
 /// The same, in front of a URL.
 pub fn run_to(upstream: &str, under: &[&str], folder: &Path, more: &[&str]) -> Run {
+    let capture = format!("--capture={}", folder.display());
+    start(upstream, under, &[&[&*capture], more].concat())
+}
+
+/// A proxy that captures nothing.
+pub fn run_without_capture(upstream: SocketAddr, more: &[&str]) -> Run {
+    start(&format!("http://{upstream}"), &[], more)
+}
+
+fn start(upstream: &str, under: &[&str], more: &[&str]) -> Run {
     let mut words = under.iter().copied().chain([env!("CARGO_BIN_EXE_streamgauge")]);
     let mut command = Command::new(words.next().unwrap());
     command.args(words).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
@@ -95,7 +105,7 @@ pub fn run_to(upstream: &str, under: &[&str], folder: &Path, more: &[&str]) -> R
     if !more.iter().any(|word| word.starts_with("--log-format")) {
         command.arg("--log-format=json");
     }
-    command.arg(format!("--upstream={upstream}")).arg(format!("--capture={}", folder.display())).args(more);
+    command.arg(format!("--upstream={upstream}")).args(more);
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let said = Arc::<Mutex<String>>::default();
     let heard = Arc::clone(&said);
@@ -115,6 +125,17 @@ pub fn run_to(upstream: &str, under: &[&str], folder: &Path, more: &[&str]) -> R
 impl Run {
     pub fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().try_into().unwrap())
+    }
+
+    /// The most resident memory that it has had.
+    pub fn peak_bytes(&self) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(self.listen)
     }
 
     /// What it has logged.

@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use socket2::SockRef;
 
@@ -146,7 +148,7 @@ impl Client {
 
     /// Closes with a reset.
     pub fn reset(self) {
-        SockRef::from(&self.stream).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+        SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).unwrap();
     }
 }
 
@@ -156,4 +158,35 @@ pub fn chat(body: &str) -> String {
         "POST /v1/chat/completions HTTP/1.1\r\nHost: proxy.test\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     )
+}
+
+/// Sends `requests` over `clients` kept connections at once, each after its `pause`, and counts those whose stream did
+/// not come back whole.
+pub fn lost_requests(
+    proxy: SocketAddr,
+    clients: usize,
+    requests: usize,
+    request: &str,
+    pause: impl Fn(usize) -> Duration + Sync,
+) -> usize {
+    let lost = AtomicUsize::new(0);
+    let is_whole = |response: &Response| {
+        response.status() == 200 && !response.truncated && response.text().ends_with("data: [DONE]\n\n")
+    };
+    std::thread::scope(|scope| {
+        for number in 0..clients {
+            let (lost, pause) = (&lost, &pause);
+            scope.spawn(move || {
+                let mut client = Client::connect(proxy);
+                for turn in (number..requests).step_by(clients) {
+                    std::thread::sleep(pause(turn));
+                    if !is_whole(&client.send(request).response()) {
+                        lost.fetch_add(1, Ordering::Relaxed);
+                        client = Client::connect(proxy);
+                    }
+                }
+            });
+        }
+    });
+    lost.into_inner()
 }

@@ -13,6 +13,8 @@ pub mod captured;
 pub mod client;
 pub mod frames;
 pub mod http2;
+pub mod metrics_parser;
+pub mod privacy;
 pub mod proxy;
 pub mod replay;
 pub mod sending;
@@ -26,7 +28,7 @@ use std::time::Duration;
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An address where nobody listens, and nobody else can as long as the socket is held.
-pub fn nobody() -> (socket2::Socket, SocketAddr) {
+pub fn unused_address() -> (socket2::Socket, SocketAddr) {
     let held = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     held.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let address = held.local_addr().unwrap().as_socket().unwrap();
@@ -34,16 +36,10 @@ pub fn nobody() -> (socket2::Socket, SocketAddr) {
 }
 
 /// An address where nobody answers, for its queue of connections is full; and what keeps it so.
-pub fn deaf() -> (SocketAddr, (socket2::Socket, Vec<TcpStream>)) {
-    let (socket, address) = nobody();
+pub fn address_with_full_backlog() -> (SocketAddr, (socket2::Socket, Vec<TcpStream>)) {
+    let (socket, address) = unused_address();
     socket.listen(0).unwrap();
     let waiting = || TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok();
     let queue = std::iter::from_fn(waiting).collect();
     (address, (socket, queue))
-}
-
-/// Resident memory of this process, in bytes. The proxy, the upstream and the client are all in it.
-pub fn resident() -> usize {
-    let status = std::fs::read_to_string("/proc/self/statm").unwrap();
-    status.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }

@@ -10,7 +10,7 @@ use streamgauge::proxy::Proxy;
 use super::client::Client;
 
 /// See the module. Stops when it is dropped.
-pub struct Between {
+pub struct TestProxy {
     proxy: Option<Proxy>,
     config: ProxyConfig,
     pub addr: SocketAddr,
@@ -18,7 +18,7 @@ pub struct Between {
     pub admin: SocketAddr,
 }
 
-impl Between {
+impl TestProxy {
     /// A proxy to `upstream` with nothing else configured.
     pub fn new(upstream: SocketAddr) -> Self {
         Self::with(upstream, &[])
@@ -100,7 +100,7 @@ impl Between {
     }
 }
 
-impl Drop for Between {
+impl Drop for TestProxy {
     fn drop(&mut self) {
         if let Some(proxy) = self.proxy.take() {
             proxy.stop();

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034
 # What the scripts of this folder and tests/run share. Sourced by bash, not run.
 
-# Where the parts live. Everything is inside: remove the directory and nothing is left.
+# Where the tools are installed. Everything is inside: remove the directory and nothing is left.
 PARTS=${STREAMGAUGE_PARTS:-$HOME/.cache/streamgauge-parts}
 
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }

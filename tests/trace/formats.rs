@@ -1,7 +1,5 @@
 //! `streamgauge trace`: what is known of public traces, and what conversions keep, lose and say.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

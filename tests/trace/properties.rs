@@ -1,7 +1,5 @@
 //! What holds for every trace: what formats keep, and what cutting, scaling, merging and spreading leave alone.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Cursor;
 

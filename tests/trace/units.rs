@@ -1,8 +1,6 @@
 //! Milliseconds and seconds, blocks of 16 and of 512 tokens: what a file of Mooncake's fields is taken for, and that every
 //! verb says it.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Output};

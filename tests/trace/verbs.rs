@@ -1,7 +1,5 @@
 //! `streamgauge trace` as it is typed: the figures of `info`, its doubts, and what `cut`, `merge` and `anonymize` make.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
 use std::fs;
 use std::process::{Command, Output};
 

@@ -1,7 +1,5 @@
 //! Sessions whose later rows hold only what was added, as AIPerf reads them: counted, converted and sent as whole prompts.
 
-#![expect(clippy::unwrap_used, reason = "clippy knows tests by their attribute, and these have helpers")]
-
 use std::net::SocketAddr;
 use std::process::{Command, Output};
 

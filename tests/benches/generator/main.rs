@@ -2,7 +2,7 @@
 //! and what 10,000 open streams take. `cargo bench --bench generator`; half a minute, on a machine that does nothing else.
 //!
 //! `-- --peers streamgauge,oha,wrk,vllm,aiperf` then compares it with other generators, of which it takes those that are
-//! named: what a request costs each, a streamed token, its memory, and how late requests come. `tests/parts/setup --bench
+//! named: what a request costs each, a streamed token, its memory, and how late requests come. `tests/tools/setup --bench
 //! --real` installs them; five minutes.
 
 #![expect(

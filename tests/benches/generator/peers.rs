@@ -198,7 +198,7 @@ impl Peer {
             command.args((!closed).then_some(&rate));
             return command;
         }
-        let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parts/start"));
+        let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/start"));
         command.args(["client", self.name(), "--"]);
         match self {
             Self::Oha => {
@@ -275,7 +275,7 @@ fn sent_by_wrk(said: &str) -> f64 {
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// Where `tests/parts/setup` installs.
+/// Where `tests/tools/setup` installs.
 fn parts() -> PathBuf {
     let home = || PathBuf::from(std::env::var_os("HOME").unwrap()).join(".cache/streamgauge-parts");
     std::env::var_os("STREAMGAUGE_PARTS").map_or_else(home, PathBuf::from)

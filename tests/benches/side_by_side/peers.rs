@@ -103,7 +103,7 @@ impl House {
         // copies of the system's libraries, and weigh more for it.
         let places = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
         let mut programs = places.chain(parts.map(|parts| parts.join("bin"))).map(|place| place.join(name));
-        let missing = || anyhow!("{name} is not installed; remedy: tests/parts/setup --bench");
+        let missing = || anyhow!("{name} is not installed; remedy: tests/tools/setup --bench");
         programs.find(|program| program.is_file()).with_context(missing)
     }
 

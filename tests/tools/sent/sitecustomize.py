@@ -2,7 +2,7 @@
 
 vLLM's benchmark starts its clock and then leaves it to aiohttp to encode the request, to find or open a connection and
 to come round to writing, and does not say how long that takes. aiohttp does, to whoever asks (its request tracing).
-Python loads a module of this name by itself from its path: STREAMGAUGE_SENT=FILE PYTHONPATH=tests/parts/sent. Each
+Python loads a module of this name by itself from its path: STREAMGAUGE_SENT=FILE PYTHONPATH=tests/tools/sent. Each
 request that has an X-Request-ID is a line of FILE: {"id", "before_s", "reused"}; `before_s` ends with the last write.
 """
 

@@ -1,0 +1,13 @@
+//! The capture: the trace file, and the recorder behind a running proxy.
+
+#![expect(clippy::unwrap_used, reason = "clippy recognizes tests by their attribute; their helpers have none")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod disk;
+mod probes;
+mod prompts;
+mod recorder;
+mod settings;
+mod trace_file;

@@ -1,0 +1,12 @@
+//! The command line and the verbs that no other room has: `config`, `inspect`, `sim`, `demo`.
+
+#![expect(clippy::unwrap_used, reason = "clippy recognizes tests by their attribute; their helpers have none")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod command_line;
+mod config;
+mod demo;
+mod inspect;
+mod sim;

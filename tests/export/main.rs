@@ -1,0 +1,10 @@
+//! What leaves as metrics and spans, and the variables that configure it.
+
+#![expect(clippy::unwrap_used, reason = "clippy recognizes tests by their attribute; their helpers have none")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod exposition;
+mod otlp_environment;
+mod records;

@@ -1,0 +1,12 @@
+//! The repository itself: the arrows between rooms, the manual, metric names, `dashboards/` and `deploy/`.
+
+#![expect(clippy::unwrap_used, reason = "clippy recognizes tests by their attribute; their helpers have none")]
+
+#[path = "../support/pod.rs"]
+mod pod;
+
+mod architecture;
+mod deploy;
+mod manual;
+mod metric_names;
+mod source;

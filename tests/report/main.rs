@@ -1,0 +1,8 @@
+//! Results of runs: `streamgauge report`, and the files of other tools.
+
+#![expect(clippy::unwrap_used, reason = "clippy recognizes tests by their attribute; their helpers have none")]
+
+mod fidelity;
+mod out_formats;
+mod results;
+mod tool_definitions;

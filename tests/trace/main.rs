@@ -1,0 +1,9 @@
+//! Traces: formats, conversions, and the verbs of `streamgauge trace`.
+
+#![expect(clippy::unwrap_used, reason = "clippy recognizes tests by their attribute; their helpers have none")]
+
+mod formats;
+mod properties;
+mod units;
+mod verbs;
+mod whole_turns;
