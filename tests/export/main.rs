@@ -6,5 +6,6 @@
 mod support;
 
 mod exposition;
+mod openmetrics;
 mod otlp_environment;
 mod records;
