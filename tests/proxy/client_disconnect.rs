@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustls::pki_types::ServerName;
 
@@ -13,7 +13,8 @@ use crate::support::proxy::TestProxy;
 use crate::support::upstream::{Conn, Upstream, reports};
 
 const STREAM: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
-const PIECE: usize = 16 * 1024;
+/// What fits into the kernel of a proxy that does not read.
+const PIECE: usize = 32 * 1024;
 /// Bytes that have lain unread this long are not going to be read.
 const STALLED: Duration = Duration::from_millis(100);
 
@@ -28,22 +29,24 @@ fn unread(proxy: SocketAddr, client: SocketAddr) -> usize {
 
 /// Waits until the proxy has read everything, or has read nothing for [`STALLED`]; whether it has stalled.
 fn stalls(proxy: SocketAddr, client: SocketAddr) -> bool {
-    let (mut before, mut same) = (0, Duration::ZERO);
+    let (mut before, mut since) = (0, Instant::now());
     loop {
+        // The kernel takes milliseconds to list its connections.
+        std::thread::sleep(Duration::from_millis(1));
         let now = unread(proxy, client);
-        if now == 0 || same >= STALLED {
+        if now != before {
+            (before, since) = (now, Instant::now());
+        }
+        if now == 0 || since.elapsed() >= STALLED {
             return now > 0;
         }
-        same = if now == before { same + Duration::from_millis(1) } else { Duration::ZERO };
-        before = now;
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 /// Sends until the proxy leaves bytes unread, all of which have reached its kernel.
 fn send_until_unread(proxy: SocketAddr, client: SocketAddr, mut send: impl FnMut(&[u8])) {
     let piece = [b'x'; PIECE];
-    for _ in 0..8_192 {
+    for _ in 0..4_096 {
         send(&piece);
         if stalls(proxy, client) {
             return;
@@ -55,7 +58,7 @@ fn send_until_unread(proxy: SocketAddr, client: SocketAddr, mut send: impl FnMut
 /// An upstream that reads the head of a request and nothing behind it until it is told to.
 fn unreading() -> (Upstream, impl Fn()) {
     let (go_on, goes_on) = reports();
-    let upstream = Upstream::start(move |mut conn: Conn| {
+    let upstream = Upstream::with_small_buffer(move |mut conn: Conn| {
         conn.head();
         goes_on();
     });
@@ -125,11 +128,11 @@ fn a_client_that_sends_far_ahead_and_leaves_closes_the_upstream() {
 /// The proxy stops reading, waits for the client's leaving, and reads on.
 #[test]
 fn an_upload_that_waited_arrives_whole() {
-    const LENGTH: usize = 48 << 20;
+    const LENGTH: usize = 8 << 20;
     let pki = Pki::new();
     for tls in [false, true] {
         let (go_on, goes_on) = reports();
-        let upstream = Upstream::start(move |mut conn| {
+        let upstream = Upstream::with_small_buffer(move |mut conn| {
             let head = conn.head();
             goes_on();
             let body = conn.exactly(LENGTH);

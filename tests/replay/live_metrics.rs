@@ -83,7 +83,12 @@ fn what_is_scraped_of_a_run_is_what_its_summary_says() {
     let live = said.find_map(|line| Some(line.strip_prefix("live: http://")?.trim_end_matches('/').to_owned()));
     let admin: SocketAddr = live.unwrap().parse().unwrap();
     let metrics = || get(admin, "/metrics", "*/*").1;
-    until("all requests but the last have ended", || sum(&metrics(), "streamgauge_replay_requests_total", "") == 20.0);
+    until("all requests but the last have ended, and their lags are published", || {
+        let page = metrics();
+        ["streamgauge_replay_requests_total", "streamgauge_replay_schedule_lag_seconds_count"]
+            .iter()
+            .all(|name| sum(&page, name, "") == 20.0)
+    });
     let page = metrics();
 
     assert_eq!(get(admin, "/livez", "*/*").0, 200);
@@ -200,6 +205,10 @@ fn a_terminal_gets_a_table_in_place_and_everything_else_a_line_every_ten_seconds
         let load = ["load", "--target", &target, "--rate", "5", "--duration", duration, "--isl", "8", "--osl", "4"];
         program(&[&load[..], &["--prompt-overhead", "0", "--max-lag", "1h", "--slo", "all: e2e<=1h"]].concat())
     };
+    let piped = std::thread::spawn({
+        let command = load("11s");
+        move || ended(command)
+    });
     let OpenptyResult { master, slave } = openpty(None, None).unwrap();
     let mut command = load("4s");
     let mut child = command.stdout(Stdio::null()).stderr(slave).spawn().unwrap();
@@ -223,9 +232,9 @@ fn a_terminal_gets_a_table_in_place_and_everything_else_a_line_every_ten_seconds
     let lines = frames[0].split("\u{1b}[?7h").next().unwrap().lines().count();
     assert!(frames[0].ends_with(&format!("\r\u{1b}[{lines}A")), "the next begins on the same line: {:?}", frames[0]);
 
-    let done = ended(load("13s"));
+    let done = piped.join().unwrap();
     assert_eq!(done.code, Some(0), "{}", done.stderr);
-    let lines: Vec<&str> = done.stderr.lines().filter(|line| line.contains(" of 13 s")).collect();
+    let lines: Vec<&str> = done.stderr.lines().filter(|line| line.contains(" of 11 s")).collect();
     assert!(!lines.is_empty() && lines.iter().all(|line| line.contains(" planned, ") && line.contains("all: ")));
     assert!(!done.stderr.contains('\u{1b}'));
 }

@@ -39,7 +39,17 @@ pub struct Request {
 impl Upstream {
     /// Starts an upstream; `script` gets every connection.
     pub fn start(script: impl Fn(Conn) + Send + Sync + 'static) -> Self {
+        Self::listening(TcpListener::bind("127.0.0.1:0").unwrap(), script)
+    }
+
+    /// An upstream whose kernel takes only 64 KiB of what the script does not read.
+    pub fn with_small_buffer(script: impl Fn(Conn) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        SockRef::from(&listener).set_recv_buffer_size(64 << 10).unwrap();
+        Self::listening(listener, script)
+    }
+
+    fn listening(listener: TcpListener, script: impl Fn(Conn) + Send + Sync + 'static) -> Self {
         let addr = listener.local_addr().unwrap();
         let connections = Arc::new(AtomicUsize::new(0));
         let requests = Arc::new(Mutex::new(Vec::new()));
