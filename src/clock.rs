@@ -17,6 +17,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
+use crate::measure::calendar::utc;
 use crate::measure::time::{Gap, Stamp};
 
 /// Start of the process's monotonic time line.
@@ -156,8 +157,7 @@ pub fn kernel_monotonic_micros() -> io::Result<u64> {
 
 /// Formats nanoseconds since 1970 as `20261121T101500Z`, for file names.
 pub fn moment(unix_nanos: u64) -> String {
-    let moment = SystemTime::UNIX_EPOCH + Duration::from_secs(unix_nanos / 1_000_000_000);
-    humantime::format_rfc3339_seconds(moment).to_string().replace(['-', ':'], "")
+    utc(unix_nanos).replace(['-', ':'], "")
 }
 
 /// Parses the format of [`moment`]; returns nanoseconds since 1970.

@@ -31,7 +31,7 @@
 //! trace_file -> stats, measure
 //! net        -> measure::time, measure::record::StampSource, clock
 //! config     -> measure
-//! clock      -> measure::time
+//! clock      -> measure::time, measure::calendar
 //! stats      -> nothing of ours
 //! measure    -> nothing of ours
 //! ```

@@ -21,6 +21,7 @@ use crate::replay::plan::synth::length::{LengthDistribution, RequestLengths};
 use crate::replay::plan::synth::mixture::{TRAFFIC_MIXES, TrafficMix};
 use crate::replay::plan::trace_source::TraceReadOptions;
 use crate::replay::sender::run::{LoopMode, SessionMode};
+use crate::report::context::LoadDescription;
 use crate::trace::format::TraceFormat;
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
@@ -187,7 +188,8 @@ impl Args {
             seed: self.sending.seed,
         };
         Ok(WorkloadSpec {
-            name: format!("{synthetic:?}"),
+            trace: None,
+            load: self.load_description(&synthetic),
             production: None,
             digest: None,
             header: synthetic.header(),
@@ -208,6 +210,31 @@ impl Args {
             sessions: SessionMode::Live,
             notes,
         })
+    }
+
+    fn load_description(&self, synthetic: &SyntheticTrace) -> LoadDescription {
+        let (isl, osl) = synthetic.lengths.describe();
+        let closed = synthetic.arrivals == ArrivalPattern::Closed;
+        let prefix = |tokens: u32| match self.prefix_groups {
+            1 => format!("{tokens} tokens shared by all prompts"),
+            groups => format!("{tokens} tokens shared within each of {groups} groups"),
+        };
+        let warm = if self.warm_prefixes { ", sent before the run" } else { "" };
+        let think = self.think.map_or("no pause".to_owned(), |think| format!("pauses of {think} ms"));
+        let turns = (self.turns != LengthDistribution::Fixed(1)).then(|| format!("{} turns, {think}", self.turns));
+        LoadDescription {
+            arrivals: Some(if closed { "closed loop".to_owned() } else { self.arrivals.to_string() }),
+            rate: self.stages.as_ref().map(ToString::to_string).or(self.rate.map(|rate| format!("{rate}/s"))),
+            concurrency: self.concurrency.or(self.max_in_flight),
+            isl: Some(isl),
+            osl: Some(osl),
+            sampling: Some("the server's defaults".to_owned()),
+            prefixes: Some(match self.shared_prefix {
+                0 => "none".to_owned(),
+                tokens => prefix(tokens) + warm,
+            }),
+            sessions: Some(turns.unwrap_or_else(|| "none".to_owned())),
+        }
     }
 
     /// The lengths, and what their file was taken for.

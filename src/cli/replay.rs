@@ -20,6 +20,7 @@ use crate::replay::plan::trace_source;
 use crate::replay::plan::trace_source::{TraceReadOptions, TraceSource};
 use crate::replay::request::template::{DEFAULT_DIALECT, RequestTemplate};
 use crate::replay::sender::run::{LoopMode, SessionMode};
+use crate::report::context::LoadDescription;
 use crate::trace::info::absurd_rate;
 use crate::trace::session_starts::SessionStarts;
 use crate::trace_file::row::{PromptPart, TurnContent};
@@ -193,7 +194,8 @@ impl Args {
             .chain(losses.unconverted_note())
             .collect();
         Ok(WorkloadSpec {
-            name: shown.to_string(),
+            trace: Some(shown.to_string()),
+            load: self.load_description(stretch),
             production: (found.answered > 0).then(|| self.trace.clone()),
             digest: digest(&self.trace)?,
             header,
@@ -209,6 +211,20 @@ impl Args {
             sessions: self.sessions.into(),
             notes,
         })
+    }
+
+    fn load_description(&self, stretch: f64) -> LoadDescription {
+        let arrivals = if self.as_fast_as_possible { "closed loop" } else { "times of the trace" };
+        LoadDescription {
+            arrivals: Some(arrivals.to_owned()),
+            rate: (!self.as_fast_as_possible).then(|| format!("{} x the trace's rate", (1e4 / stretch).round() / 1e4)),
+            concurrency: self.concurrency.or(self.max_in_flight),
+            isl: Some("lengths of the trace".to_owned()),
+            osl: Some("lengths of the trace".to_owned()),
+            sampling: None,
+            prefixes: Some("blocks of the trace".to_owned()),
+            sessions: Some(format!("{:?}", self.sessions).to_lowercase()),
+        }
     }
 
     fn scan_rows(&self, rows: TraceRows) -> Result<TraceScan, RowError> {

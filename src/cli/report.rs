@@ -11,14 +11,17 @@ use clap::{ArgGroup, ValueHint};
 
 use super::help::VerbHelp;
 use super::production::production_baseline;
-use super::runner::flags::condition;
+use super::runner::flags::{Conditions, conditions, min_goodput};
 use super::terminal::text_layout;
 use super::trace_input::{digest, ensure_rereadable};
 use super::values::parse_duration;
 use crate::measure::slo::{Slo, Slos};
 use crate::measure::time::{Gap, Window};
-use crate::report::accumulate::{Accumulator, AccumulatorSettings, GroupBy};
+use crate::report::accumulate::{Accumulator, AccumulatorSettings};
+use crate::report::condition::Condition;
 use crate::report::definitions::Definitions;
+use crate::report::filter::RequestFilter;
+use crate::report::group_by::GroupBy;
 use crate::report::source::{SourceReader, read};
 use crate::report::sweep::file::SweepFile;
 use crate::report::sweep::{self, Sweep, SweepReportOptions};
@@ -76,9 +79,17 @@ pub(super) struct Args {
     #[arg(long = "slo", value_name = "SLO", help_heading = "Evaluation")]
     slos: Vec<Slo>,
 
-    /// Exit with status 1 if any SLO's goodput is below this, e.g. 'goodput<95%'
-    #[arg(long, value_name = "CONDITION", value_parser = condition, help_heading = "Evaluation")]
-    fail_if: Option<f64>,
+    /// Exit with status 1 unless these hold, e.g. 'ttft.p95<=1s goodput>=95%'; may be repeated
+    ///
+    /// A condition may also state what must not hold, e.g. 'goodput<95%'. A failed request counts as slower than any limit.
+    #[arg(long, value_name = "CONDITIONS", value_parser = conditions, help_heading = "Evaluation")]
+    fail_if: Vec<Conditions>,
+
+    /// Use only these requests, e.g. 'model=llama-* isl>=1000 status=200'
+    ///
+    /// Keys: model, server, dialect, outcome, session (= and !=, `*` for anything); status, isl, osl, cached, turn, in_flight.
+    #[arg(long, value_name = "REQUIREMENTS", help_heading = "Figures")]
+    filter: Option<RequestFilter>,
 
     /// Compare the runs with the trace that they were made from
     #[arg(long, value_name = "TRACE", value_hint = ValueHint::AnyPath, help_heading = "Figures")]
@@ -96,7 +107,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "DURATION", help_heading = "Figures", value_parser = slice)]
     slice: Option<Gap>,
 
-    /// Also report each group, e.g. by model,status
+    /// Also report each group, e.g. by model,isl-bucket; buckets are powers of two
     #[arg(long, value_name = "KEYS", help_heading = "Figures", value_delimiter = ',', value_parser = names(GroupBy::ALL.map(GroupBy::name)))]
     by: Vec<String>,
 
@@ -146,9 +157,11 @@ fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
         slos: Slos::new(args.slos(&opened)?).map_err(anyhow::Error::msg)?,
         slice: args.slice,
         by: args.by.iter().filter_map(|name| GroupBy::ALL.into_iter().find(|key| key.name() == name)).collect(),
+        conditions: args.fail_if.concat(),
+        filter: args.filter.clone().unwrap_or_default(),
     };
     anyhow::ensure!(
-        args.fail_if.is_none() || settings.slos.iter().next().is_some(),
+        !settings.conditions.iter().any(Condition::needs_slos) || settings.slos.iter().next().is_some(),
         "--fail-if has no goodput to judge: say what is good with --slo"
     );
     let mut fold = Accumulator::new(settings);
@@ -181,8 +194,7 @@ fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
         () => text::render(&report, shown, text_layout(args.plain)),
     };
     let printed = crate::cli::terminal::print(&words)?;
-    let missed = args.fail_if.is_some_and(|least| report.is_below(least));
-    Ok(if missed { ExitCode::FAILURE } else { printed })
+    Ok(if report.fails() { ExitCode::FAILURE } else { printed })
 }
 
 impl Args {
@@ -222,9 +234,9 @@ impl Args {
                 "{flag} is for runs, and {shown} is a sweep; name one of its runs, as in {shown}/runs/rate-1"
             );
         }
-        let mut wanted =
-            SweepReportOptions { slos: self.slos.clone(), min_goodput: self.fail_if, ..SweepReportOptions::default() }
-                .with_default_percentiles();
+        let min_goodput = min_goodput(&self.fail_if)?;
+        let mut wanted = SweepReportOptions { slos: self.slos.clone(), min_goodput, ..SweepReportOptions::default() }
+            .with_default_percentiles();
         if !self.percentiles.is_empty() {
             wanted.percentiles.clone_from(&self.percentiles);
         }
@@ -236,7 +248,7 @@ impl Args {
             () => sweep::render(&sweep, text_layout(self.plain)),
         };
         let printed = crate::cli::terminal::print(&words)?;
-        let missed = self.fail_if.is_some_and(|least| sweep.is_below(least));
+        let missed = min_goodput.is_some_and(|least| sweep.is_below(least));
         Ok(if missed { ExitCode::FAILURE } else { printed })
     }
 }

@@ -26,6 +26,7 @@
 //! **Only successes** contribute to token latencies: the TTFT of a failed request is never mixed in.
 
 mod bounded_vec;
+pub mod calendar;
 pub mod dialect;
 pub mod failure;
 pub mod framing;

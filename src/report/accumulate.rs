@@ -8,14 +8,18 @@
 //! * A request takes at most [`MAX_REQUEST_BYTES`] more. Most take half of that, because only times above 4.29 s need 8
 //!   bytes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::InFlightStats;
+use super::condition::Condition;
 use super::definitions::Definitions;
 use super::fidelity::FidelityAccumulator;
+use super::filter::RequestFilter;
+use super::group_by::GroupBy;
 use super::metric::ReportMetric;
 use super::request_view::RequestView;
 use super::saturation::LoadSample;
+use super::slice_flow::{SliceFlow, add_flow, slice_number};
 use crate::measure::dialect;
 use crate::measure::record::Outcome;
 use crate::measure::slo::{SloInput, Slos, Verdict};
@@ -29,6 +33,8 @@ pub const MAX_SLICES: u64 = 10_000;
 /// Maximum memory of a request without its gaps, in bytes: a dozen values and a [`LoadSample`].
 pub const MAX_REQUEST_BYTES: usize = 128;
 const LOAD_CURVE_POINTS: usize = 60;
+/// Maximum models in the context of a report.
+const MAX_MODELS: usize = 16;
 /// Name of an outcome that the row does not contain.
 pub const UNKNOWN_OUTCOME: &str = "unknown";
 
@@ -43,48 +49,10 @@ pub struct AccumulatorSettings {
     pub slice: Option<Gap>,
     /// Keys that requests are grouped by.
     pub by: Vec<GroupBy>,
-}
-
-/// Key that requests can be grouped by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GroupBy {
-    /// The requested model.
-    Model,
-    /// The HTTP status.
-    Status,
-    /// The request's outcome.
-    Outcome,
-    /// The dialect.
-    Dialect,
-    /// The server.
-    Server,
-}
-
-impl GroupBy {
-    /// All keys.
-    pub const ALL: [Self; 5] = [Self::Model, Self::Status, Self::Outcome, Self::Dialect, Self::Server];
-
-    /// Returns the key's name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Model => "model",
-            Self::Status => "status",
-            Self::Outcome => "outcome",
-            Self::Dialect => "dialect",
-            Self::Server => "server",
-        }
-    }
-
-    fn of(self, request: &RequestView) -> String {
-        let text = match self {
-            Self::Model => request.model.clone(),
-            Self::Status => request.status.map(|status| status.to_string()),
-            Self::Outcome => request.outcome.map(|outcome| outcome.name().to_owned()),
-            Self::Dialect => request.dialect.clone(),
-            Self::Server => request.upstream.clone(),
-        };
-        text.unwrap_or_else(|| "-".to_owned())
-    }
+    /// Conditions that decide whether the run fails.
+    pub conditions: Vec<Condition>,
+    /// Selects the requests; the others count nowhere.
+    pub filter: RequestFilter,
 }
 
 /// Counts of one SLO.
@@ -246,12 +214,18 @@ pub struct Accumulator {
     pub total: RequestStats,
     /// By index of the time slice in which the request started.
     pub slices: BTreeMap<u64, RequestStats>,
+    /// What flowed in each time slice, whenever its requests started.
+    pub flows: BTreeMap<u64, SliceFlow>,
     /// By the values of the group keys.
     pub groups: BTreeMap<Vec<String>, RequestStats>,
     /// Comparison of all requests with their plan.
     pub fidelity: FidelityAccumulator,
     /// Warm-up requests, which count nowhere else.
     pub warm_up: RequestStats,
+    /// The first models that requests named.
+    pub models: BTreeSet<String>,
+    /// Wall-clock time of the timeline's start, in nanoseconds since 1970.
+    pub zero_unix_ns: Option<u64>,
 }
 
 /// The slices would exceed [`MAX_SLICES`].
@@ -267,6 +241,9 @@ impl Accumulator {
 
     /// Adds a request of the warm-up.
     pub fn add_warm_up(&mut self, request: &RequestView) {
+        if !self.settings.filter.accepts(request) {
+            return;
+        }
         self.warm_up.add(request, &self.settings, &verdicts(request, &self.settings));
     }
 
@@ -275,18 +252,27 @@ impl Accumulator {
     /// # Errors
     /// Returns [`TooManySlices`] if the request's slice exceeds the limit.
     pub fn add(&mut self, request: &RequestView) -> Result<(), TooManySlices> {
+        if !self.settings.filter.accepts(request) {
+            return Ok(());
+        }
         let verdicts = verdicts(request, &self.settings);
         self.total.add(request, &self.settings, &verdicts);
         self.fidelity.add(request);
+        if let Some(model) = request.model.as_ref().filter(|_| self.models.len() < MAX_MODELS)
+            && !self.models.contains(model)
+        {
+            self.models.insert(model.clone());
+        }
         if let Some(length) = self.settings.slice {
-            let number = request.started().as_nanos() / length.as_nanos().max(1);
-            if number >= MAX_SLICES {
+            let number = slice_number(request.started(), length);
+            if slice_number(request.ended.unwrap_or(request.started()), length).max(number) >= MAX_SLICES {
                 return Err(TooManySlices(length));
             }
             self.slices.entry(number).or_default().add(request, &self.settings, &verdicts);
+            add_flow(&mut self.flows, request, self.settings.definitions, length);
         }
         if !self.settings.by.is_empty() {
-            let mut key: Vec<String> = self.settings.by.iter().map(|key| key.of(request)).collect();
+            let mut key: Vec<String> = self.settings.by.iter().map(|key| key.of(request, self.zero_unix_ns)).collect();
             if !self.groups.contains_key(&key) && self.groups.len() >= MAX_GROUPS - 1 {
                 key = vec!["(others)".to_owned(); key.len()];
             }

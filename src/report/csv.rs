@@ -1,6 +1,6 @@
 //! A report as CSV with one line per number and five columns, so that any tool can filter it.
 //!
-//! The columns are `scope,metric,unit,stat,value`. The scope is `all`, `from=10s` for a slice, or the group's values as
+//! The columns are `scope,metric,unit,stat,value`. The scope is `context` for what produced the results, `all`, `from=10s` for a slice, or the group's values as
 //! in `model=a;status=200`. Counts, rates and goodput are metrics too. Runs add the scopes `fidelity` and `warm-up`,
 //! and `production` with `--source`. Server metrics have the scope `server=URL`, or `from=10s;server=URL` in a slice.
 
@@ -13,6 +13,9 @@ use super::{Report, RequestSummary};
 /// Renders the report.
 pub fn render(report: &Report) -> String {
     let mut text = "scope,metric,unit,stat,value\n".to_owned();
+    for (name, value) in report.context.facts() {
+        text += &format!("context,{},,,{}\n", name.key(), field(value));
+    }
     summary(&mut text, "all", &report.whole);
     report.servers.iter().for_each(|of| server(&mut text, &format!("server={}", of.url), of));
     if let Some(fidelity) = &report.fidelity {

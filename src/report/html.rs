@@ -34,6 +34,7 @@ pub fn render(report: &Report, shown: &[f64]) -> String {
          <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n<style>{STYLE}</style>\n\
          <h1>{title}</h1>\n"
     );
+    page += &definition_list(report.context.lines());
     page += &definition_list(lines(report));
     for warning in &report.warnings {
         let (text, advice) = (escaped(&warning.text), escaped(warning.advice));

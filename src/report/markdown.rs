@@ -8,6 +8,8 @@ use super::text::{BreakdownKind, breakdown_table, latencies, lines, sentence};
 /// Renders the report with these percentiles.
 pub fn render(report: &Report, shown: &[f64]) -> String {
     let mut text = String::new();
+    text += &bullet_list(report.context.lines());
+    text += "\n";
     text += &bullet_list(lines(report));
     text += &pipe_table(&latencies(&report.whole, shown));
     report.servers.iter().for_each(|server| text += &pipe_table(&server.table()));

@@ -129,6 +129,11 @@ impl ReportMetric {
         }
     }
 
+    /// Returns `true` if lower values are better.
+    pub const fn is_cost(self) -> bool {
+        !matches!(self, Self::UserRate | Self::Input | Self::Output | Self::TokensPerChunk)
+    }
+
     /// Returns the metric's unit.
     pub const fn unit(self) -> MetricUnit {
         match self {

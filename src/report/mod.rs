@@ -52,10 +52,14 @@
 pub mod accumulate;
 pub mod aiperf;
 pub mod ascii_plot;
+pub mod condition;
+pub mod context;
 pub mod csv;
 pub mod definitions;
 pub mod distribution;
 pub mod fidelity;
+pub mod filter;
+pub mod group_by;
 pub mod hlog;
 pub mod html;
 pub mod markdown;
@@ -63,6 +67,7 @@ pub mod metric;
 pub mod request_view;
 pub mod saturation;
 pub mod servers;
+pub mod slice_flow;
 pub mod source;
 pub mod sweep;
 pub mod text;
@@ -78,6 +83,8 @@ use serde::{Serialize, Serializer};
 use crate::measure::slo::Slos;
 use crate::measure::time::{Gap, Stamp};
 use accumulate::{Accumulator, RequestStats};
+use condition::ConditionResult;
+use context::ReportContext;
 use definitions::Definitions;
 use distribution::MetricDistribution;
 use fidelity::Fidelity;
@@ -98,6 +105,11 @@ pub struct Report {
     streamgauge_report: u32,
     /// Name of the metric definitions.
     pub definitions: &'static str,
+    /// What produced the results.
+    pub context: ReportContext,
+    /// Filter of the requests, as written; empty without one.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub filter: String,
     /// The sources that were read.
     pub sources: Vec<ReportSource>,
     /// Summary of all requests.
@@ -112,6 +124,9 @@ pub struct Report {
     /// Groups of requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<RequestGroup>,
+    /// Conditions of `--fail-if`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<ConditionResult>,
     /// Threats to the results.
     pub warnings: Vec<WarningText>,
     /// Histograms of TTFT and ITL, for plots.
@@ -321,16 +336,29 @@ impl RequestSummary {
 impl Report {
     /// Builds the report from the aggregate.
     pub fn of(fold: &mut Accumulator, sources: Vec<ReportSource>, percentiles: &[f64]) -> Self {
-        let Accumulator { settings, total: whole, slices, groups, fidelity, warm_up } = fold;
+        let given = std::mem::take(&mut fold.settings.conditions);
+        let conditions = given.iter().map(|condition| condition.evaluate(fold)).collect();
+        fold.settings.conditions = given;
+        let Accumulator { settings, total: whole, slices, flows, groups, fidelity, warm_up, models, .. } = fold;
         let length = settings.slice.map_or(0.0, Gap::as_secs);
         let window = window(whole);
         let seconds = window.1 - window.0;
+        // A slice in which no request started may still receive tokens.
+        for number in flows.keys() {
+            slices.entry(*number).or_default();
+        }
         let slice = |(number, figures): (&u64, &mut RequestStats)| {
             let (from_s, to_s) = (*number as f64 * length, (*number + 1) as f64 * length);
             // The run covers the first and the last slice only in part.
             let seconds = (to_s.min(window.1) - from_s.max(window.0)).max(0.0);
             let within = |at: i64| (from_s * 1e9..to_s * 1e9).contains(&(at as f64));
-            let summary = RequestSummary::of(figures, seconds, &settings.slos, percentiles);
+            let mut summary = RequestSummary::of(figures, seconds, &settings.slos, percentiles);
+            let flow = flows.get(number).copied().unwrap_or_default();
+            if seconds > 0.0 {
+                summary.throughput.requests = flow.responses as f64 / seconds;
+                summary.throughput.output_tokens = flow.output_tokens() / seconds;
+                summary.throughput.total_tokens = summary.throughput.input_tokens + summary.throughput.output_tokens;
+            }
             TimeSlice { from_s, to_s, summary, servers: summarize_servers(&sources, &within) }
         };
         let group = |(values, figures): (&Vec<String>, &mut RequestStats)| RequestGroup {
@@ -360,11 +388,14 @@ impl Report {
         Self {
             streamgauge_report: VERSION,
             definitions: settings.definitions.name(),
+            context: ReportContext::of(&sources, models, seconds),
+            filter: settings.filter.to_string(),
             sources,
             whole: summary,
             servers,
             slices,
             groups,
+            conditions,
             warnings: warnings.iter().map(WarningText::from_warning).collect(),
             histograms: pictures,
             in_flight: whole.in_flight(),
@@ -389,14 +420,13 @@ impl Report {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
+    /// Returns `true` if a condition fails the run.
+    pub fn fails(&self) -> bool {
+        self.conditions.iter().any(|condition| condition.fails)
+    }
+
     /// Returns `true` for this crate's own definitions.
     pub fn uses_own_definitions(&self) -> bool {
         self.definitions == Definitions::Streamgauge.name()
-    }
-
-    /// Returns `true` if any SLO's goodput is below `least`, a share of 1. An SLO that applies to no request counts as
-    /// below.
-    pub fn is_below(&self, least: f64) -> bool {
-        self.whole.goodput.iter().any(|goodput| goodput.share.is_none_or(|share| share < least))
     }
 }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::accumulate::{Accumulator, TooManySlices};
+use super::context::LoadDescription;
 use super::request_view::RequestView;
 use super::servers::ServerScrapes;
 use crate::measure::record::LaterTurns;
@@ -56,6 +57,18 @@ pub enum SourceError {
         /// Cause.
         reason: GapsError,
     },
+    /// Two runs are not shards of one plan.
+    #[error(
+        "{other} is no shard of the plan of {first}: {reason}. `streamgauge compare {first} -- {other}` compares them"
+    )]
+    NotOnePlan {
+        /// Path of the first source.
+        first: String,
+        /// Path of the other source.
+        other: String,
+        /// The first difference.
+        reason: String,
+    },
     /// The report would have too many slices.
     #[error(transparent)]
     Slices(#[from] TooManySlices),
@@ -74,13 +87,30 @@ struct RunFile {
     slots: Option<u32>,
     seed: Option<u64>,
     arrivals: Value,
+    version: Option<String>,
     command: Vec<String>,
+    machine: Value,
+    meta: BTreeMap<String, String>,
+    engines: BTreeMap<String, Value>,
+    trace: Option<String>,
+    stretch: Option<f64>,
+    load: LoadDescription,
+    shard: Option<ShardOfRun>,
     stopped: bool,
     warm_prefixes: bool,
     audit: Option<SelfTestResult>,
     trace_digest: Option<String>,
     trace_window: Window,
     summary: RunFileSummary,
+}
+
+/// One part of a plan that several machines send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardOfRun {
+    /// Number of the part, from 1.
+    pub index: u64,
+    /// Number of parts.
+    pub count: u64,
 }
 
 /// Result of the run's self-test.
@@ -174,6 +204,30 @@ pub struct ReportSource {
     /// SLOs that the run was judged by.
     #[serde(skip)]
     pub slos: Vec<String>,
+    /// Version of Streamgauge that wrote it.
+    #[serde(skip)]
+    pub version: Option<String>,
+    /// The load generator's machine.
+    #[serde(skip)]
+    pub machine: Value,
+    /// `--meta` of the run.
+    #[serde(skip)]
+    pub meta: BTreeMap<String, String>,
+    /// What each target reported about itself, by endpoint.
+    #[serde(skip)]
+    pub engines: BTreeMap<String, Value>,
+    /// Trace that was sent; absent for synthetic load.
+    #[serde(skip)]
+    pub trace: Option<String>,
+    /// Run time per trace time.
+    #[serde(skip)]
+    pub stretch: Option<f64>,
+    /// The load, as the flags describe it.
+    #[serde(skip)]
+    pub load: LoadDescription,
+    /// The part of the plan that the run sent.
+    #[serde(skip)]
+    pub shard: Option<ShardOfRun>,
 }
 
 impl ReportSource {
@@ -193,6 +247,7 @@ impl ReportSource {
             )));
         }
         let measured = told.summary.measured;
+        let shard = shard_of_command(&told.command);
         let source = Self {
             path,
             run: true,
@@ -214,10 +269,51 @@ impl ReportSource {
             slos: told.slos,
             trace_digest: told.trace_digest,
             trace_window: told.trace_window,
+            version: told.version,
+            machine: told.machine,
+            meta: told.meta,
+            engines: told.engines,
+            trace: told.trace,
+            stretch: told.stretch,
+            load: told.load,
+            shard: told.shard.or(shard),
             ..Self::default()
         };
         Ok((source, measured))
     }
+
+    /// The first reason why `other` is no further shard of this run's plan. `before` are the sources merged so far.
+    /// Captures have no plan: those of several instances merge.
+    fn difference_of_plan<'a>(&self, other: &Self, mut before: impl Iterator<Item = &'a Self>) -> Option<String> {
+        if !self.run && !other.run {
+            return None;
+        }
+        let different = |what: &str| Some(format!("their {what} differs"));
+        match () {
+            () if self.run != other.run => Some("one is a run and the other is a capture".to_owned()),
+            () if self.load != other.load || self.stretch != other.stretch || self.slots != other.slots => {
+                different("load")
+            }
+            () if self.trace != other.trace || self.trace_digest != other.trace_digest => different("trace"),
+            () if self.seed != other.seed => different("seed"),
+            () if self.targets != other.targets => different("target"),
+            () => match (self.shard, other.shard) {
+                (Some(first), Some(shard)) if first.count == shard.count => before
+                    .any(|before| before.shard == other.shard)
+                    .then(|| format!("shard {}/{} is given twice", shard.index, shard.count)),
+                (Some(_), Some(_)) => different("number of shards"),
+                _ => Some("they were not sent with --shard".to_owned()),
+            },
+        }
+    }
+}
+
+/// The shard in a command line: runs before version 0.2 recorded it nowhere else.
+fn shard_of_command(command: &[String]) -> Option<ShardOfRun> {
+    let at = command.iter().position(|word| word == "--shard" || word.starts_with("--shard="))?;
+    let text = command[at].strip_prefix("--shard=").or_else(|| command.get(at + 1).map(String::as_str))?;
+    let (index, count) = text.split_once('/')?;
+    Some(ShardOfRun { index: index.parse().ok()?, count: count.parse().ok()? })
 }
 
 /// An opened source.
@@ -300,11 +396,13 @@ impl SourceReader {
     }
 }
 
-/// Aggregates the requests of all sources.
+/// Aggregates the requests of all sources: captures, or shards of one plan.
 ///
 /// # Errors
-/// Returns an error if a source cannot be read.
+/// Returns an error if a source cannot be read, or if the sources are runs of different plans.
 pub fn read(opened: Vec<SourceReader>, fold: &mut Accumulator) -> Result<Vec<ReportSource>, SourceError> {
+    ensure_one_plan(&opened)?;
+    fold.zero_unix_ns = opened.iter().filter_map(|opened| opened.source.started_unix_ns).min();
     for_each_request(opened, |request, counts| match counts {
         true => fold.add(&request),
         false => {
@@ -312,6 +410,19 @@ pub fn read(opened: Vec<SourceReader>, fold: &mut Accumulator) -> Result<Vec<Rep
             Ok(())
         }
     })
+}
+
+/// Rejects sources whose merged figures would describe no experiment: runs of different plans, or runs and captures.
+fn ensure_one_plan(opened: &[SourceReader]) -> Result<(), SourceError> {
+    let Some((first, others)) = opened.split_first() else { return Ok(()) };
+    for (number, other) in others.iter().enumerate() {
+        let before = opened[..=number].iter().map(|before| &before.source);
+        if let Some(reason) = first.source.difference_of_plan(&other.source, before) {
+            let (first, other) = (first.source.path.clone(), other.source.path.clone());
+            return Err(SourceError::NotOnePlan { first, other, reason });
+        }
+    }
+    Ok(())
 }
 
 /// Passes the requests of all sources to the callback, except those in cool-down. The flag is `false` for warm-up

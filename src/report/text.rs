@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::ascii_plot::{bar, columns, format_value, replace_unprintable, with_thousands};
+use super::condition::ConditionResult;
 use super::distribution::{MetricDistribution, percentile_name};
 use super::fidelity::text;
 use super::metric::ReportMetric;
@@ -40,6 +41,8 @@ pub fn render(report: &Report, shown: &[f64], screen: TextLayout) -> String {
             text.push('\n');
         }
     };
+    put(report.context.lines());
+    put(vec![("", String::new())]);
     put(lines(report));
     let fidelity = text::lines(report);
     if !fidelity.is_empty() {
@@ -93,6 +96,9 @@ pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
             if source.targets.is_empty() { String::new() } else { format!(" sent to {}", source.targets.join(", ")) };
         let name = if lines.is_empty() { "source" } else { "" };
         lines.push((name, format!("{}: {} requests{to}{left_out}", source.path, with_thousands(source.rows))));
+    }
+    if !report.filter.is_empty() {
+        lines.push(("filter", format!("only requests with {}", report.filter)));
     }
     lines.extend(report.warm_up.as_ref().map(|warm_up| ("warm-up", warm_up_line(warm_up, has_planned_times(whole)))));
     if let Some(production) = &report.production {
@@ -156,6 +162,10 @@ pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
                 goodput.tokens_per_second
             ),
         ));
+    }
+    for (at, ConditionResult { condition, value, fails }) in report.conditions.iter().enumerate() {
+        let verdict = if *fails { "FAILS" } else { "holds" };
+        lines.push((if at == 0 { "conditions" } else { "" }, format!("{verdict}: {condition} ({value})")));
     }
     for (at, server) in report.servers.iter().enumerate() {
         let failed =
@@ -263,13 +273,25 @@ pub(super) fn breakdown_table(report: &Report, which: BreakdownKind) -> Option<V
         }
     };
     let ttft = if has_planned_times(&report.whole) { ReportMetric::TtftFromPlanned } else { ReportMetric::Ttft };
-    let columns =
-        [(ttft, 50.0), (ttft, 99.0), (ReportMetric::Itl, 50.0), (ReportMetric::Itl, 99.0), (ReportMetric::Tpot, 50.0)];
+    let e2e = if ttft == ReportMetric::Ttft { ReportMetric::E2e } else { ReportMetric::E2eFromPlanned };
+    let columns = [
+        (ttft, 50.0),
+        (ttft, 99.0),
+        (ReportMetric::Itl, 50.0),
+        (ReportMetric::Itl, 99.0),
+        (ReportMetric::Tpot, 50.0),
+        (e2e, 50.0),
+        (e2e, 99.0),
+    ];
     let mut head = vec![name, "requests".into(), "success".into(), "req/s".into(), "output tok/s".into()];
     let columns: Vec<(ReportMetric, f64)> =
         columns.into_iter().filter(|column| percentile_of(&report.whole, *column).is_some()).collect();
     head.extend(columns.iter().map(|(metric, percent)| {
-        let metric = if *metric == ttft { "TTFT" } else { metric.label(true) };
+        let metric = match metric {
+            metric if *metric == ttft => "TTFT",
+            metric if *metric == e2e => "E2E",
+            metric => metric.label(true),
+        };
         format!("{metric} {}", percentile_name(*percent))
     }));
     head.extend(report.whole.goodput.iter().map(|goodput| goodput.slo.clone()));

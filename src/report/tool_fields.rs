@@ -5,6 +5,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use super::request_view::RequestView;
+use crate::measure::calendar::utc;
 use crate::measure::record::Outcome;
 
 /// Describes why a response is incomplete, as other tools' files do.
@@ -14,12 +15,9 @@ pub(super) fn failure_text(request: &RequestView) -> String {
 }
 
 /// Formats a timestamp as Python does, without a zone: `2026-11-21T00:41:51.697509`.
-pub(super) fn python_timestamp(unix_ns: u64, moment: fn(u64) -> String) -> String {
-    let text = moment(unix_ns);
-    let part = |range| text.get(range).unwrap_or_default();
+pub(super) fn python_timestamp(unix_ns: u64) -> String {
     let micros = unix_ns % 1_000_000_000 / 1_000;
-    let (year, month, day) = (part(0..4), part(4..6), part(6..8));
-    format!("{year}-{month}-{day}T{}:{}:{}.{micros:06}", part(9..11), part(11..13), part(13..15))
+    format!("{}.{micros:06}", utc(unix_ns).trim_end_matches('Z'))
 }
 
 /// A JSON object that keeps the order of its fields.

@@ -20,6 +20,7 @@ use super::request_view::RequestView;
 use super::source::ReportSource;
 use super::tool_column::ToolColumn;
 use super::tool_fields::{ToolFields, failure_text, python_timestamp};
+use crate::measure::calendar::utc;
 use crate::measure::time::{Gap, Stamp, extend_span};
 
 /// File name.
@@ -87,8 +88,8 @@ impl Vllm {
         });
     }
 
-    /// Renders the file with requests in plan order. `moment` formats a wall-clock time as `20261121T004151Z`.
-    pub fn render(mut self, sources: &[ReportSource], goodput: &[SloCounts], moment: fn(u64) -> String) -> String {
+    /// Renders the file with requests in plan order.
+    pub fn render(mut self, sources: &[ReportSource], goodput: &[SloCounts]) -> String {
         self.rows.sort_by(|a, b| (a.start - a.queued).total_cmp(&(b.start - b.queued)));
         let began = sources.iter().filter_map(|source| source.started_unix_ns).min().unwrap_or(0);
         let slots = sources.iter().filter_map(|source| source.slots).max();
@@ -96,7 +97,7 @@ impl Vllm {
         let model = self.model.clone().unwrap_or_default();
         let rate = self.rate(sources);
         let mut fields = ToolFields::default();
-        fields.put("date", json!(moment(began).replace('T', "-").replace('Z', "")));
+        fields.put("date", json!(utc(began).replace(['-', ':'], "").replace('T', "-").replace('Z', "")));
         fields.put("endpoint_type", json!(backend));
         fields.put("backend", json!(backend));
         fields.put("label", Value::Null);
@@ -115,7 +116,7 @@ impl Vllm {
         self.totals(&mut fields, of_text, goodput);
         if let Some((from, to, seconds)) = rate.ramp {
             let reached = |rate: u64| began + ((rate as f64 - from).max(0.0) / (to - from) * seconds * 1e9) as u64;
-            let event = |rate: u64| json!({"rps": rate, "timestamp": python_timestamp(reached(rate), moment)});
+            let event = |rate: u64| json!({"rps": rate, "timestamp": python_timestamp(reached(rate))});
             fields.put(
                 "rps_change_events",
                 json!((from as u64..=to as u64).take(MAX_SECONDS).map(event).collect::<Vec<_>>()),
@@ -292,7 +293,7 @@ mod tests {
     fn file(rows: impl IntoIterator<Item = TraceEntry>, source: ReportSource) -> Value {
         let mut vllm = Vllm::default();
         rows.into_iter().for_each(|row| vllm.add(&RequestView::from_row(row, 0, None).unwrap()));
-        serde_json::from_str(&vllm.render(&[source], &[], |_| "20261121T004151Z".to_owned())).unwrap()
+        serde_json::from_str(&vllm.render(&[source], &[])).unwrap()
     }
 
     #[test]
@@ -321,7 +322,8 @@ mod tests {
     #[test]
     fn the_rate_is_what_was_asked_for_and_else_that_of_the_plan() {
         let rows = || [row(5, Outcome::Success), row(7, Outcome::Success)];
-        let of = |arrivals: Value| file(rows(), ReportSource { arrivals, ..ReportSource::default() });
+        let started_unix_ns = Some(1_795_221_711_000_000_000);
+        let of = |arrivals: Value| file(rows(), ReportSource { arrivals, started_unix_ns, ..ReportSource::default() });
         let steady = of(json!({"burstiness": 0.5, "stages": [{"from": 10.0, "to": 10.0, "seconds": null}]}));
         assert_eq!((&steady["request_rate"], &steady["burstiness"]), (&json!(10.0), &json!(0.5)));
         let unknown = of(Value::Null);

@@ -27,7 +27,7 @@ sim        -> stats, measure, clock
 trace_file -> stats, measure
 net        -> measure::time, measure::record::StampSource, clock
 config     -> measure
-clock      -> measure::time
+clock      -> measure::time, measure::calendar
 stats      -> nothing of ours
 measure    -> nothing of ours";
 

@@ -399,8 +399,11 @@ fn whether_requests_were_sent_late_does_not_hang_on_the_percentiles_that_are_sho
 #[test]
 fn what_the_runs_say_of_their_requests_is_added_up() {
     let folder = tempfile::tempdir().unwrap();
-    let told = json!({"summary": {"held_back": 2, "errors": {"closed": 1, "reset": 1}}});
-    let paths = ["a", "b"].map(|name| run(&folder.path().join(name), &four(), 0, &told));
+    let told = |shard: u8| {
+        let summary = json!({"held_back": 2, "errors": {"closed": 1, "reset": 1}});
+        json!({"summary": summary, "shard": {"index": shard, "count": 2}})
+    };
+    let paths = [1, 2].map(|shard| run(&folder.path().join(shard.to_string()), &four(), 0, &told(shard)));
     let text = streamgauge(&[&paths[0], &paths[1]], &[]).stdout;
     assert!(text.contains("\n             2 closed, 2 reset, 2 answered 500\n"), "{text}");
     assert!(text.contains("\n             4 held back by --max-in-flight; the wait is in their latency\n"), "{text}");
@@ -457,7 +460,9 @@ fn the_exit_code_says_whether_goodput_was_enough() {
     assert_eq!(code(&["--slo", "y: e2e<=1s", "--fail-if", "goodput<75%"]), Some(0));
     assert_eq!(code(&["--slo", "y[model=nobody]: e2e<=1s", "--fail-if", "goodput<1%"]), Some(1), "nothing is judged");
     assert_eq!(code(&["--fail-if", "ttft<5%"]), Some(2));
-    let other = run(&folder.path().join("other"), &four(), 0, &json!({"slos": ["x: ttft<=1s"]}));
+    let shard = |index: u8, slo: &str| json!({"slos": [slo], "shard": {"index": index, "count": 2}});
+    let path = run(&folder.path().join("one"), &four(), 0, &shard(1, "x: ttft<=150ms"));
+    let other = run(&folder.path().join("other"), &four(), 0, &shard(2, "x: ttft<=1s"));
     let done = streamgauge(&[&path, &other], &["--json"]);
     assert_eq!(serde_json::from_str::<Value>(&done.stdout).unwrap()["goodput"], json!([]));
     assert!(done.stderr.contains("not judged by the same SLOs"), "{}", done.stderr);
@@ -516,7 +521,8 @@ fn every_format_tells_the_same() {
     {
         assert!(csv.lines().any(|told| told == line), "{line}:\n{csv}");
     }
-    assert!(csv.lines().all(|line| line.split(',').count() == 5), "{csv}");
+    let cells = |line: &str| line.split(',').count();
+    assert!(csv.lines().filter(|line| !line.starts_with("context,")).all(|line| cells(line) == 5), "{csv}");
     let markdown = shown(&["--markdown", "--percentiles", "90"]);
     assert!(markdown.contains("| ITL | 4 | 27.5ms | 20.0ms | 41.0ms | 50.0ms | 13.0ms |"), "{markdown}");
     let html = shown(&["--html", "--percentiles", "90"]);
@@ -578,7 +584,7 @@ fn folded(paths: &[PathBuf]) -> Value {
     let settings = AccumulatorSettings {
         slos: streamgauge::measure::slo::Slos::new(slos).unwrap(),
         slice: Some(Gap::from_millis(20_000)),
-        by: vec![streamgauge::report::accumulate::GroupBy::Outcome],
+        by: vec![streamgauge::report::group_by::GroupBy::Outcome],
         ..AccumulatorSettings::default()
     };
     let mut fold = Accumulator::new(settings);
@@ -613,8 +619,124 @@ proptest! {
             }
         }
         let parts: Vec<PathBuf> = parts.iter().zip(starts).enumerate().map(|(number, (rows, start))| {
-            run(&folder.path().join(format!("shard-{number}")), rows, start, &json!({}))
+            let shard = json!({"shard": {"index": number + 1, "count": 3}});
+            run(&folder.path().join(format!("shard-{number}")), rows, start, &shard)
         }).collect();
         prop_assert_eq!(folded(&[whole]), folded(&parts));
     }
+}
+
+#[test]
+fn runs_of_different_plans_are_never_merged_and_the_error_offers_a_comparison() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = json!({"seed": 1, "targets": ["http://a"], "load": {"rate": "5/s"}, "shard": {"index": 1, "count": 2}});
+    let with = |key: &str, value: Value| {
+        let mut told = base.clone();
+        told["shard"]["index"] = json!(2);
+        told[key] = value;
+        told
+    };
+    let first = run(&folder.path().join("first"), &four(), 0, &base);
+    for (number, (told, reason)) in [
+        (with("load", json!({"rate": "6/s"})), "their load differs"),
+        (with("seed", json!(2)), "their seed differs"),
+        (with("targets", json!(["http://b"])), "their target differs"),
+        (with("trace_digest", json!("blake3:00")), "their trace differs"),
+        (with("shard", json!({"index": 1, "count": 2})), "shard 1/2 is given twice"),
+        (with("shard", json!({"index": 2, "count": 3})), "their number of shards differs"),
+        (with("shard", Value::Null), "they were not sent with --shard"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let other = run(&folder.path().join(number.to_string()), &four(), 0, &told);
+        let done = streamgauge(&[&first, &other], &[]);
+        assert_eq!((done.code, &*done.stdout), (Some(2), ""), "{reason}");
+        assert!(done.stderr.contains(reason) && done.stderr.contains("streamgauge compare "), "{}", done.stderr);
+    }
+    let second = run(&folder.path().join("second"), &four(), 0, &with("extra", json!(1)));
+    assert_eq!(streamgauge(&[&first, &second], &[]).code, Some(0));
+    let command = json!({"command": ["streamgauge", "load", "--shard", "2/2"]});
+    let old = run(&folder.path().join("old"), &four(), 0, &command);
+    let older = run(&folder.path().join("older"), &four(), 0, &json!({"command": ["x", "--shard=1/2"]}));
+    assert_eq!(streamgauge(&[&older, &old], &[]).code, Some(0), "of a version that recorded only the command");
+    write(&folder.path().join("capture.jsonl.zst"), &four(), Some(5));
+    let mixed = streamgauge(&[&first, &folder.path().join("capture.jsonl.zst")], &[]);
+    assert!(mixed.stderr.contains("one is a run and the other is a capture"), "{}", mixed.stderr);
+}
+
+#[test]
+fn a_report_begins_with_what_produced_it_in_every_format() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = json!({
+        "version": "0.1.0",
+        "command": ["streamgauge", "load", "--rate", "5"],
+        "machine": {"cpu": "EPYC", "cores": 2},
+        "meta": {"gpu": "H100", "gpu_count": "8", "precision": "fp8"},
+        "engines": {"http://a": {"/v1/models": {"id": "qwen", "owned_by": "vllm"}, "/version": {"version": "0.32.0"}}},
+        "targets": ["http://a"],
+        "load": {"arrivals": "poisson", "rate": "5/s", "isl": "512", "osl": "128"},
+        "seed": 7,
+    });
+    let path = run(&folder.path().join("run"), &four(), 1_795_504_655_000_000_000, &told);
+    let report: Value = serde_json::from_str(&streamgauge(&[&path], &["--json"]).stdout).unwrap();
+    let expected = json!({
+        "date": "2026-11-24T07:17:35Z", "command": "streamgauge load --rate 5", "target": "http://a", "model": "qwen",
+        "engine": "vllm", "engine_version": "0.32.0", "engine_flags": null, "gpu": "H100", "gpu_count": "8",
+        "interconnect": null, "precision": "fp8", "parallelism": null, "arrivals": "poisson", "rate": "5/s",
+        "concurrency": "unlimited", "isl": "512", "osl": "128", "sampling": null, "prefixes": null, "sessions": null,
+        "duration": "2.4 s measured", "seed": "7", "trace": "none: synthetic load", "trace_digest": null,
+        "machine": "EPYC, 2 cores", "streamgauge_version": "0.1.0",
+    });
+    assert_eq!(report["context"], expected);
+    let unknown = "engine flags, interconnect, parallelism, sampling, prefixes, sessions, trace digest";
+    let text = streamgauge(&[&path], &[]).stdout;
+    assert!(text.starts_with("date         2026-11-24T07:17:35Z\n"), "{text}");
+    assert!(text.contains("\nengine       vllm 0.32.0\n"), "{text}");
+    for format in ["--plain", "--markdown", "--html"] {
+        let text = streamgauge(&[&path], &[format]).stdout;
+        let (context, figures) = (text.find(unknown), text.find("throughput"));
+        assert!(context.is_some() && context < figures, "{format}: {text}");
+    }
+    let csv = streamgauge(&[&path], &["--csv"]).stdout;
+    assert!(csv.contains("\ncontext,engine_flags,,,unknown\n") && csv.contains("\ncontext,gpu,,,H100\n"), "{csv}");
+}
+
+#[test]
+fn a_filter_selects_the_requests_of_every_figure() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(&folder.path().join("run"), &four(), 0, &json!({}));
+    let shown = |args: &[&str]| serde_json::from_str::<Value>(&streamgauge(&[&path], args).stdout).unwrap();
+    let good = shown(&["--json", "--filter", "outcome=success"]);
+    assert_eq!((&good["requests"], &good["outcomes"]), (&json!(3), &json!({"success": 3})));
+    assert_eq!(good["filter"], "outcome=success");
+    assert_eq!(shown(&["--json", "--filter", "status>=500"])["outcomes"], json!({"failed": 1}));
+    let wrong = streamgauge(&[&path], &["--filter", "ttft<1"]);
+    assert!(wrong.code == Some(2) && wrong.stderr.contains("expected KEY"), "{}", wrong.stderr);
+}
+
+#[test]
+fn conditions_on_any_figure_decide_the_exit_code_and_are_reported_with_their_values() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(&folder.path().join("run"), &four(), 0, &json!({}));
+    let code = |condition: &str| streamgauge(&[&path], &["--fail-if", condition]).code;
+    // Of four requests one failed; the ITL of the others is 27.5 ms on average.
+    for (condition, expected) in [
+        ("itl.avg<=27.5ms", 0),
+        ("itl.avg<=27.4ms", 1),
+        ("itl.avg > 27.4ms", 1),
+        ("error_rate<=25% itl.avg<=28ms", 0),
+        ("error_rate<=24% itl.avg<=28ms", 1),
+        ("e2e.p75<=10s", 0),
+        ("e2e.p76<=10s", 1),
+    ] {
+        assert_eq!(code(condition), Some(expected), "{condition}");
+    }
+    let done = streamgauge(&[&path], &["--json", "--fail-if", "itl.avg<=27.4ms", "--fail-if", "error_rate<=25%"]);
+    let report: Value = serde_json::from_str(&done.stdout).unwrap();
+    let expected = json!([
+        {"condition": "itl.avg<=27.4ms", "value": "27.5ms", "fails": true},
+        {"condition": "error_rate<=25%", "value": "25.00 %", "fails": false},
+    ]);
+    assert_eq!(report["conditions"], expected);
 }

@@ -7,7 +7,6 @@ use std::path::Path;
 use anyhow::Context as _;
 use clap::ValueEnum;
 
-use crate::clock::moment;
 use crate::measure::slo::{Slo, Slos};
 use crate::report::accumulate::{Accumulator, AccumulatorSettings};
 use crate::report::aiperf::{self, Aiperf};
@@ -61,10 +60,10 @@ pub(super) fn write(folder: &Path, formats: &[ArtifactFormat], slos: &[Slo]) -> 
     };
     put(hlog::FILE, &hlog.render(zero).context("cannot pack the histograms")?)?;
     if let Some((vllm, judged)) = vllm {
-        put(vllm::FILE, vllm.render(&sources, &judged.total.goodput, moment).as_bytes())?;
+        put(vllm::FILE, vllm.render(&sources, &judged.total.goodput).as_bytes())?;
     }
     if let Some((aiperf, judged)) = aiperf {
-        let files = aiperf.render(&sources, &judged.total.goodput, moment);
+        let files = aiperf.render(&sources, &judged.total.goodput);
         aiperf::FILES.iter().zip(&files).try_for_each(|(name, text)| put(name, text.as_bytes()))?;
     }
     Ok(())

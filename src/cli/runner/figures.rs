@@ -80,7 +80,16 @@ pub(super) struct ProgressFigures {
 impl RunFigures {
     /// Figures of the requests inside `measured`, judged by `slos`. `blocks` is the block scheme of the trace.
     pub fn new(slos: Slos, measured: MeasurementWindow, blocks: Option<BlockScheme>) -> Self {
-        let requests = Accumulator::new(AccumulatorSettings { slos, ..AccumulatorSettings::default() });
+        Self::with_settings(AccumulatorSettings { slos, ..AccumulatorSettings::default() }, measured, blocks)
+    }
+
+    /// Figures with these settings.
+    pub(super) fn with_settings(
+        settings: AccumulatorSettings,
+        measured: MeasurementWindow,
+        blocks: Option<BlockScheme>,
+    ) -> Self {
+        let requests = Accumulator::new(settings);
         Self { totals: Arc::new(Mutex::new(RunTotals { requests, ..RunTotals::default() })), measured, blocks }
     }
 

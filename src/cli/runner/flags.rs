@@ -17,6 +17,7 @@ use crate::replay::request::template::ExactOutput;
 use crate::replay::sender::target::TargetUrl;
 use crate::replay::server::scrape::ScrapeTarget;
 use crate::replay::{ClientAbort, ConnectionReuse};
+use crate::report::condition::Condition;
 
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct RunnerArgs {
@@ -138,9 +139,11 @@ pub(in crate::cli) struct RunnerArgs {
     #[arg(long = "slo", value_name = "SLO", help_heading = "Evaluation")]
     pub(in crate::cli) slos: Vec<Slo>,
 
-    /// Exit with status 1 if any SLO's goodput is below this, e.g. 'goodput<95%'
-    #[arg(long, value_name = "CONDITION", value_parser = condition, requires = "slos", help_heading = "Evaluation")]
-    pub(in crate::cli) fail_if: Option<f64>,
+    /// Exit with status 1 unless these hold, e.g. 'ttft.p95<=1s goodput>=95%'; may be repeated
+    ///
+    /// A condition may also state what must not hold, e.g. 'goodput<95%'. A failed request counts as slower than any limit.
+    #[arg(long, value_name = "CONDITIONS", value_parser = conditions, help_heading = "Evaluation")]
+    pub(in crate::cli) fail_if: Vec<Conditions>,
 
     /// Skip the 2.5 s self-test of this machine before the run; the result records that
     #[arg(long, help_heading = "Evaluation")]
@@ -328,9 +331,22 @@ fn percent(text: &str) -> Result<f64, &'static str> {
     number.filter(|number| (0.0..=100.0).contains(number)).map(|number| number / 100.0).ok_or("expected 0% to 100%")
 }
 
-pub(in crate::cli) fn condition(text: &str) -> Result<f64, &'static str> {
-    let limit = text.split_once('<').filter(|(name, _)| name.trim() == "goodput").map(|(_, limit)| limit);
-    limit.and_then(|limit| percent(limit.trim()).ok()).ok_or("expected `goodput<PERCENT`, as in goodput<95%")
+/// The conditions of one `--fail-if`.
+pub(in crate::cli) type Conditions = Vec<Condition>;
+
+pub(in crate::cli) fn conditions(text: &str) -> Result<Conditions, String> {
+    Condition::parse_all(text)
+}
+
+/// The goodput that every level of a sweep needs, if the conditions require one.
+pub(in crate::cli) fn min_goodput(conditions: &[Conditions]) -> anyhow::Result<Option<f64>> {
+    let given = conditions.concat();
+    if let Some(other) = given.iter().find(|condition| !condition.needs_slos()) {
+        anyhow::bail!(
+            "--fail-if {other}: a sweep is judged by goodput; remedy: name one of its runs, or use goodput>=95%"
+        );
+    }
+    Ok(given.iter().filter_map(Condition::min_goodput).reduce(f64::max))
 }
 
 fn meta(text: &str) -> Result<(String, String), &'static str> {
@@ -424,10 +440,10 @@ mod tests {
         assert_eq!((overhead("auto"), overhead("7")), (Ok(PromptOverheadArg::Auto), Ok(PromptOverheadArg::Tokens(7))));
         assert_eq!(client_abort("10tok"), Ok(ClientAbort::Tokens(10)));
         assert_eq!(client_abort("500ms"), Ok(ClientAbort::After(Gap::from_millis(500))));
-        assert_eq!(condition("goodput < 95%"), Ok(0.95));
+        assert_eq!(min_goodput(&[conditions("goodput < 95%").unwrap()]).unwrap(), Some(0.95));
         assert_eq!(header("Authorization: Bearer x"), Ok(("authorization".to_owned(), "Bearer x".to_owned())));
         assert!(warmup("req").is_err() && client_abort("0tok").is_err());
-        assert!(timestamp("yesterday").is_err() && condition("ttft<5%").is_err() && percent("101%").is_err());
+        assert!(timestamp("yesterday").is_err() && conditions("ttft<5%").is_err() && percent("101%").is_err());
         assert!(header("Host: x").is_err() && header("x").is_err() && header("a: b\r\nc: d").is_err());
     }
 }

@@ -15,7 +15,7 @@ use crate::measure::time::Window;
 use crate::replay::sender::run::LoopMode;
 use crate::replay::sender::target::TargetUrl;
 use crate::replay::server::info::ServerInfo;
-use crate::report::source::VERSION;
+use crate::report::source::{ShardOfRun, VERSION};
 
 /// The values of this flag are never stored.
 const SECRET_FLAG: &str = "--header";
@@ -32,6 +32,7 @@ pub(super) fn run_metadata(
     let names = args.headers.iter().filter_map(|line| Some(line.split_once(':')?.0.trim().to_ascii_lowercase()));
     let told = targets.iter().zip(engines).filter(|(_, told)| !told.is_empty());
     let engines: BTreeMap<String, &ServerInfo> = told.map(|(target, told)| (target.to_string(), told)).collect();
+    let shard = Some(wanted.plan.shard).filter(|shard| shard.count > 1);
     let typed = env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     json!({
         "streamgauge_run": VERSION,
@@ -40,7 +41,9 @@ pub(super) fn run_metadata(
         "machine": machine(),
         "meta": args.meta.iter().cloned().collect::<BTreeMap<_, _>>(),
         "engines": engines,
-        "trace": wanted.name,
+        "trace": wanted.trace,
+        "load": wanted.load,
+        "shard": shard.map(|shard| ShardOfRun { index: shard.index + 1, count: shard.count }),
         "trace_digest": wanted.digest,
         "trace_window": window,
         "targets": targets.iter().map(ToString::to_string).collect::<Vec<_>>(),

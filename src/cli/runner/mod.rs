@@ -83,8 +83,7 @@ pub(super) fn send(
     if let Err(error) = &printed {
         eprint_line(&format!("error: {error:#}"));
     }
-    let missed = sending.fail_if.is_some_and(|least| sent.report.is_below(least));
-    Ok(match (printed.is_ok() && sent.invalid.is_empty(), missed) {
+    Ok(match (printed.is_ok() && sent.invalid.is_empty(), sent.report.fails()) {
         (false, _) => ExitCode::from(EXIT_INVALID_RUN),
         (true, true) => ExitCode::from(EXIT_SLO_MISSED),
         (true, false) => ExitCode::SUCCESS,

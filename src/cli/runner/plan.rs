@@ -28,13 +28,14 @@ use crate::replay::Config;
 use crate::replay::no_target;
 use crate::replay::plan::measurement_window::MeasurementWindow;
 use crate::replay::plan::schedule::{ReplayPlan, RowError, Schedule, ScheduledRequest, Shard};
-use crate::replay::plan::synth::SYNTHETIC_SOURCE;
 use crate::replay::request::encoder::RequestEncoder;
 use crate::replay::result::output::RunOutput;
 use crate::replay::sender::run::{LoopMode, SessionMode};
 use crate::replay::sender::target::{TargetUrl, check_reachable};
 use crate::replay::server::info::fetch_server_info;
 use crate::replay::server::scrape::ScrapeTarget;
+use crate::report::accumulate::AccumulatorSettings;
+use crate::report::condition::Condition;
 use crate::trace::prompt_text::PromptGenerator;
 use crate::trace::vocabulary::Vocabulary;
 
@@ -64,6 +65,9 @@ pub(in crate::cli) struct PreparedRun {
 pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result<PreparedRun, SetupError> {
     let usage = |said: String| SetupError::Usage(anyhow::Error::msg(said));
     let targets = args.targets().map_err(usage)?;
+    if args.slos.is_empty() && args.fail_if.iter().flatten().any(Condition::needs_slos) {
+        return Err(usage("--fail-if has no goodput to judge: state what is good with --slo".to_owned()));
+    }
     let content = |words| PromptGenerator::new(words, wanted.header.blocks.clone(), wanted.tokens_per_byte, args.seed);
     let encoder = |content| encoder(args, &targets, content);
     let own_words = args.tokenizer.as_deref().map(from_tokenizer_file).transpose()?;
@@ -162,10 +166,14 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result
         Some(Err(_)) | None => Vec::new(),
     };
     let about = run_metadata(args, &wanted, (&targets, &engines), (added, words), window, audit);
-    let figures = RunFigures::new(Slos::clone(&slos), measured, wanted.header.blocks.clone());
+    let settings = AccumulatorSettings {
+        slos: Slos::clone(&slos),
+        conditions: args.fail_if.concat(),
+        ..AccumulatorSettings::default()
+    };
+    let figures = RunFigures::with_settings(settings, measured, wanted.header.blocks.clone());
     notes.extend(wanted.notes);
-    // A synthetic trace's name lists all of its parameters.
-    let live_name = if wanted.header.source == SYNTHETIC_SOURCE { "a synthetic load".to_owned() } else { wanted.name };
+    let live_name = wanted.trace.unwrap_or_else(|| "a synthetic load".to_owned());
     let output = match &args.out {
         Some(folder) => {
             let made = RunOutput::new(folder, wanted.header);

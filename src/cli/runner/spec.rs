@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::measure::time::Gap;
 use crate::replay::plan::schedule::{ReplayPlan, RowError, TraceRows};
 use crate::replay::sender::run::{LoopMode, SessionMode};
+use crate::report::context::LoadDescription;
 use crate::trace_file::row::{TraceEntry, TraceHeader};
 
 /// Set if slots, and not planned times, decided when requests were sent.
@@ -25,8 +26,10 @@ pub(super) type RowSource = Arc<dyn Fn() -> Result<TraceRows, RowError> + Send +
 
 /// A workload, as a verb specifies it.
 pub(in crate::cli) struct WorkloadSpec {
-    /// Name in the result.
-    pub(in crate::cli) name: String,
+    /// Path of the trace; `None` for synthetic load.
+    pub(in crate::cli) trace: Option<String>,
+    /// The load, as the flags describe it.
+    pub(in crate::cli) load: LoadDescription,
     /// The trace file, if it contains the captured results of its requests.
     pub(in crate::cli) production: Option<PathBuf>,
     /// Digest of the trace file.

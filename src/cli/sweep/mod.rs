@@ -21,7 +21,7 @@ use self::plan::{RunSpec, SweepPlan};
 use super::exit_code::{EXIT_INVALID_RUN, EXIT_SLO_MISSED, EXIT_USAGE};
 use super::help::VerbHelp;
 use super::runner::execute;
-use super::runner::flags::condition;
+use super::runner::flags::{Conditions, conditions, min_goodput};
 use super::signals::StopSignals;
 use super::terminal::text_layout;
 use super::values::parse_positive_duration;
@@ -113,9 +113,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL", help_heading = "Levels")]
     versus: Option<String>,
 
-    /// Exit with status 1 if any SLO's goodput is below this at any level, e.g. 'goodput<95%'
-    #[arg(long, value_name = "CONDITION", value_parser = condition, help_heading = "Evaluation")]
-    fail_if: Option<f64>,
+    /// Exit with status 1 unless every level has this goodput, e.g. 'goodput>=95%'
+    #[arg(long, value_name = "CONDITIONS", value_parser = conditions, help_heading = "Evaluation")]
+    fail_if: Vec<Conditions>,
 
     #[command(flatten)]
     line: LevelArgs,
@@ -144,7 +144,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     }
     let file = match outline.load_or_create(&args.out) {
-        Ok(file) => SweepFile { goodput: args.fail_if, ..file },
+        Ok(file) => SweepFile { goodput: min_goodput(&args.fail_if)?, ..file },
         Err(said) => return usage(said),
     };
     fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
@@ -310,7 +310,7 @@ fn print_result(args: &Args, outline: &SweepPlan, file: SweepFile, ended: SweepS
     if ended == SweepStop::Stopped {
         crate::cli::terminal::eprint_line("stopped: start it again to go on");
     }
-    let missed = args.fail_if.is_some_and(|least| sweep.is_below(least));
+    let missed = min_goodput(&args.fail_if)?.is_some_and(|least| sweep.is_below(least));
     Ok(match (ended, &outline.goals, answer) {
         (SweepStop::Failed(code), ..) => ExitCode::from(code),
         (SweepStop::Stopped, Some(_), None) => ExitCode::from(EXIT_INVALID_RUN),

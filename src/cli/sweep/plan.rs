@@ -80,7 +80,7 @@ impl SweepPlan {
             if sought.need_slos() && !judged {
                 return Err("--find-max asks for goodput: say with --slo what a good request is".to_owned());
             }
-            if args.fail_if.is_some() {
+            if !args.fail_if.is_empty() {
                 return Err("--fail-if judges listed levels; --find-max says what has to be kept itself".to_owned());
             }
             let whole = by == LoadAxis::Concurrency;

@@ -111,9 +111,9 @@ impl Aiperf {
         metadata
     }
 
-    /// Renders the files. `moment` formats a wall-clock time as `20261121T004151Z`. Goodput is included if the run has
+    /// Renders the files. Goodput is included if the run has
     /// exactly one SLO.
-    pub fn render(self, sources: &[ReportSource], goodput: &[SloCounts], moment: fn(u64) -> String) -> AiperfFiles {
+    pub fn render(self, sources: &[ReportSource], goodput: &[SloCounts]) -> AiperfFiles {
         let zero = sources.iter().filter_map(|source| source.started_unix_ns).min().unwrap_or(0);
         let stopped = sources.iter().any(|source| source.stopped);
         let fixed = !sources.iter().any(|source| source.closed_loop);
@@ -145,8 +145,8 @@ impl Aiperf {
         summary.put("is_complete", json!(!stopped));
         summary.put("error_summary", self.profiling.errors());
         let (begin, end) = self.profiling.window().unwrap_or_default();
-        summary.put("start_time", json!(python_timestamp(zero + begin.as_nanos(), moment)));
-        summary.put("end_time", json!(python_timestamp(zero + end.as_nanos(), moment)));
+        summary.put("start_time", json!(python_timestamp(zero + begin.as_nanos())));
+        summary.put("end_time", json!(python_timestamp(zero + end.as_nanos())));
         if self.warm_up.window().is_some() {
             let metrics = self.warm_up.summary(None, fixed);
             let metrics = metrics.iter().map(|(tag, (_, unit, told))| (tag.clone(), told.json(unit)));

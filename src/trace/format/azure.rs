@@ -10,6 +10,7 @@ use super::{
     ConversionLosses, FormatWriter, InputSource, ReadOptions, TraceFormat, TraceOutput, WriteError, has_columns, rows,
     stream,
 };
+use crate::measure::calendar::{date_from_days, days_from_date};
 use crate::trace_file::row::{PromptShape, TraceEntry, TraceHeader};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
@@ -113,26 +114,6 @@ fn offset_seconds(text: &str) -> Option<u64> {
     let minutes: u64 = if minutes.is_empty() { 0 } else { minutes.parse().ok()? };
     let hours: u64 = hours.parse().ok()?;
     (hours < 24 && minutes < 60).then_some(hours * 3_600 + minutes * 60)
-}
-
-/// Days from 1970-01-01 to a Gregorian date (years counted from March, in eras of 400 years).
-const fn days_from_date(year: u64, month: u64, day: u64) -> u64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let (era, of_era) = (year / 400, year % 400);
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
-}
-
-/// Year, month and day of a day number counted from 1970-01-01.
-const fn date_from_days(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    (year + era * 400 + if month <= 2 { 1 } else { 0 }, month, day)
 }
 
 struct AzureWriter {

@@ -8,6 +8,7 @@
 //! With random gaps a run starts at a random point of the process, and not at an arrival. So every interval has the
 //! expected number of requests; a start at an arrival would add one, or with bursts several.
 
+use std::fmt;
 use std::str::FromStr;
 
 use rand::RngExt as _;
@@ -31,6 +32,17 @@ pub enum ArrivalProcess {
     Poisson,
     /// Gamma-distributed gaps of this shape: below 1 bursty, 1 is Poisson, above 1 more even.
     Gamma(f64),
+}
+
+impl fmt::Display for ArrivalProcess {
+    /// As flags write it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Constant => f.write_str("constant"),
+            Self::Poisson => f.write_str("poisson"),
+            Self::Gamma(shape) => write!(f, "gamma:{shape}"),
+        }
+    }
 }
 
 impl ArrivalProcess {
@@ -106,6 +118,17 @@ impl Stages {
     /// One endless rate.
     pub fn constant(rate: f64) -> Self {
         Self(vec![Stage { from: rate, to: rate, length: f64::INFINITY }])
+    }
+}
+
+impl fmt::Display for Stages {
+    /// As flags write it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, Stage { from, to, length }) in self.0.iter().enumerate() {
+            f.write_str(if number > 0 { "," } else { "" })?;
+            if from == to { write!(f, "{from}@{length}s")? } else { write!(f, "{from}..{to}@{length}s")? }
+        }
+        Ok(())
     }
 }
 

@@ -86,6 +86,18 @@ impl FromStr for LengthDistribution {
     }
 }
 
+impl fmt::Display for LengthDistribution {
+    /// As flags write it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(length) => write!(f, "{length}"),
+            Self::Normal(mean, deviation) => write!(f, "normal:{mean}:{deviation}"),
+            Self::LogNormal(mean, deviation) => write!(f, "lognormal:{mean}:{deviation}"),
+            Self::Measured(_) => f.write_str("as measured"),
+        }
+    }
+}
+
 impl LengthDistribution {
     /// Parses pauses with units, as in `5s` or `lognormal:5s:2s`, into milliseconds.
     ///
@@ -133,7 +145,7 @@ fn round_length(drawn: f64) -> u64 {
 pub type DetectedTrace = (&'static TraceFormat, TraceHeader);
 
 /// Prompt and output lengths, in tokens.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum RequestLengths {
     /// Independent distributions: (prompt, output).
     Independent(LengthDistribution, LengthDistribution),
@@ -149,19 +161,6 @@ pub enum RequestLengths {
     },
     /// Drawn together, as (prompt, output), so that long prompts keep their outputs.
     Pairs(Arc<[(u32, u32)]>),
-}
-
-impl fmt::Debug for RequestLengths {
-    /// Prints the number of pairs only: a run's result prints the load in one line.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Independent(input, output) => write!(f, "{input:?}, {output:?}"),
-            Self::Correlated { rank_correlation, .. } => {
-                write!(f, "as measured, with a rank correlation of {rank_correlation}")
-            }
-            Self::Pairs(pairs) => write!(f, "{} pairs of a file", pairs.len()),
-        }
-    }
 }
 
 impl RequestLengths {
@@ -184,6 +183,21 @@ impl RequestLengths {
             return Err(format!("{shown}: no row tells the tokens of its prompt and of its reply").into());
         }
         Ok((Self::Pairs(pairs.into()), trace))
+    }
+
+    /// Describes the distributions of prompts and outputs.
+    pub fn describe(&self) -> (String, String) {
+        match self {
+            Self::Independent(input, output) => (input.to_string(), output.to_string()),
+            Self::Correlated { rank_correlation, .. } => {
+                let text = |of| format!("as measured, rank correlation with {of} {rank_correlation}");
+                (text("OSL"), text("ISL"))
+            }
+            Self::Pairs(pairs) => {
+                let text = format!("{} pairs of a file", pairs.len());
+                (text.clone(), text)
+            }
+        }
     }
 
     /// Draws one request's lengths: (prompt, output).

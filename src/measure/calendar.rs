@@ -1,0 +1,48 @@
+//! Dates of wall-clock times, without a clock.
+
+const DAY_SECONDS: u64 = 86_400;
+
+/// Formats nanoseconds since 1970 in UTC, in whole seconds: `2026-11-24T07:17:35Z`.
+pub fn utc(unix_ns: u64) -> String {
+    let seconds = unix_ns / 1_000_000_000;
+    let (year, month, day) = date_from_days(seconds / DAY_SECONDS);
+    let of_day = seconds % DAY_SECONDS;
+    let (hours, minutes, seconds) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{seconds:02}Z")
+}
+
+/// Days from 1970-01-01 to a Gregorian date (years counted from March, in eras of 400 years).
+pub const fn days_from_date(year: u64, month: u64, day: u64) -> u64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let (era, of_era) = (year / 400, year % 400);
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+}
+
+/// Year, month and day of a day number counted from 1970-01-01.
+pub const fn date_from_days(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (year + era * 400 + if month <= 2 { 1 } else { 0 }, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_in_utc_and_days_convert_both_ways() {
+        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
+        assert_eq!(utc(1_795_504_655_267_820_721), "2026-11-24T07:17:35Z");
+        assert_eq!(utc(1_709_208_000_000_000_000), "2024-02-29T12:00:00Z", "a leap day");
+        for days in (0..400_000).step_by(97) {
+            let (year, month, day) = date_from_days(days);
+            assert_eq!(days_from_date(year, month, day), days);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Keys that requests can be grouped by.
+
+use super::request_view::RequestView;
+use crate::measure::calendar::utc;
+
+/// Key that requests can be grouped by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupBy {
+    /// The requested model.
+    Model,
+    /// The HTTP status.
+    Status,
+    /// The request's outcome.
+    Outcome,
+    /// The dialect.
+    Dialect,
+    /// The server.
+    Server,
+    /// Power of two that bounds the prompt tokens from below.
+    IslBucket,
+    /// Power of two that bounds the output tokens from below.
+    OslBucket,
+    /// Hour of the arrival, in UTC.
+    Hour,
+    /// Position in the session; from the fourth turn on, powers of two.
+    Turn,
+}
+
+impl GroupBy {
+    /// All keys.
+    pub const ALL: [Self; 9] = [
+        Self::Model,
+        Self::Status,
+        Self::Outcome,
+        Self::Dialect,
+        Self::Server,
+        Self::IslBucket,
+        Self::OslBucket,
+        Self::Hour,
+        Self::Turn,
+    ];
+
+    /// Returns the key's name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Model => "model",
+            Self::Status => "status",
+            Self::Outcome => "outcome",
+            Self::Dialect => "dialect",
+            Self::Server => "server",
+            Self::IslBucket => "isl-bucket",
+            Self::OslBucket => "osl-bucket",
+            Self::Hour => "hour",
+            Self::Turn => "turn",
+        }
+    }
+
+    /// `zero_unix_ns` is the wall-clock time of the timeline's start, if known.
+    pub(super) fn of(self, request: &RequestView, zero_unix_ns: Option<u64>) -> String {
+        let text = match self {
+            Self::Model => request.model.clone(),
+            Self::Status => request.status.map(|status| status.to_string()),
+            Self::Outcome => request.outcome.map(|outcome| outcome.name().to_owned()),
+            Self::Dialect => request.dialect.clone(),
+            Self::Server => request.upstream.clone(),
+            Self::IslBucket => request.input.map(bucket),
+            Self::OslBucket => request.tokens.map(|count| bucket(count.tokens)),
+            Self::Hour => zero_unix_ns.map(|zero| hour(zero.saturating_add(request.started().as_nanos()))),
+            Self::Turn => request.session.as_ref().map(|(_, turn)| turn_bucket(*turn)),
+        };
+        text.unwrap_or_else(|| "-".to_owned())
+    }
+}
+
+/// Digits keep the order of buckets when names are sorted.
+fn bucket(tokens: u64) -> String {
+    let low = if tokens == 0 { 0 } else { 1_u64 << tokens.ilog2() };
+    format!("{low:06}-{:06}", (low * 2).saturating_sub(1).max(low))
+}
+
+/// `2026-11-24T07Z`.
+fn hour(unix_ns: u64) -> String {
+    utc(unix_ns)[..13].to_owned() + "Z"
+}
+
+fn turn_bucket(turn: u32) -> String {
+    match turn {
+        0..4 => turn.to_string(),
+        _ => {
+            let low = 1_u64 << turn.ilog2();
+            format!("{low}-{}", low * 2 - 1)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_powers_of_two_and_hours_are_of_utc() {
+        assert_eq!([0, 1, 2, 700].map(bucket), ["000000-000000", "000001-000001", "000002-000003", "000512-001023"]);
+        assert_eq!([0, 3, 4, 9].map(turn_bucket), ["0", "3", "4-7", "8-15"]);
+        assert_eq!(hour(1_795_504_655_267_820_721), "2026-11-24T07Z");
+    }
+}
