@@ -1,30 +1,71 @@
-//! Identity of this service instance, by the resource conventions.
+//! Resource of this service instance, by the resource conventions.
 //!
 //! Each instance needs its own `service.instance.id`, or a backend merges two instances into one series that jumps
 //! between values. It is a random UUID unless configured, as
 //! <https://opentelemetry.io/docs/specs/semconv/registry/attributes/service/> recommends. A restart is a new instance.
+//!
+//! `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` override what is detected. Pods pass their Kubernetes attributes
+//! there. The command line is never an attribute, because a URL in it may hold a token.
 
-use std::fs;
+use std::env::consts;
+use std::{fs, process};
 
+use opentelemetry::KeyValue;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::resource::ResourceDetector;
 use rand::Rng;
 
-const INSTANCE: &str = "service.instance.id";
-/// Name of the machine or the pod.
-const HOST: &str = "host.name";
+/// Returns the detected attributes, overridden by the configured ones.
+pub(super) fn resource(configured: &[(String, String)]) -> Resource {
+    let configured = configured.iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone()));
+    Resource::builder_empty()
+        .with_detectors(&[Box::new(ServiceDetector), Box::new(HostDetector), Box::new(ProcessDetector)])
+        .with_attributes(configured)
+        .build()
+}
 
-/// Returns the configured resource attributes plus missing instance attributes.
-pub(super) fn with_instance_attributes(configured: &[(String, String)]) -> Vec<(String, String)> {
-    let mut attributes = configured.to_vec();
-    let is_given = |name: &str| configured.iter().any(|(key, _)| key == name);
-    if !is_given(INSTANCE) {
-        attributes.push((INSTANCE.to_owned(), random_uuid(&mut rand::rng())));
+struct ServiceDetector;
+
+impl ResourceDetector for ServiceDetector {
+    fn detect(&self) -> Resource {
+        let version = env!("CARGO_PKG_VERSION");
+        let attributes = [
+            KeyValue::new("service.instance.id", random_uuid(&mut rand::rng())),
+            KeyValue::new("service.version", version),
+            KeyValue::new("telemetry.sdk.name", "streamgauge"),
+            KeyValue::new("telemetry.sdk.language", "rust"),
+            KeyValue::new("telemetry.sdk.version", version),
+        ];
+        Resource::builder_empty().with_attributes(attributes).build()
     }
-    if !is_given(HOST)
-        && let Some(name) = host_name()
-    {
-        attributes.push((HOST.to_owned(), name));
+}
+
+struct HostDetector;
+
+impl ResourceDetector for HostDetector {
+    fn detect(&self) -> Resource {
+        // The conventions have their own names for some of Rust's.
+        let arch = match consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        };
+        let known = [KeyValue::new("host.arch", arch), KeyValue::new("os.type", consts::OS)];
+        let name = host_name().map(|name| KeyValue::new("host.name", name));
+        Resource::builder_empty().with_attributes(known.into_iter().chain(name)).build()
     }
-    attributes
+}
+
+struct ProcessDetector;
+
+impl ResourceDetector for ProcessDetector {
+    fn detect(&self) -> Resource {
+        let pid = KeyValue::new("process.pid", i64::from(process::id()));
+        let executable = std::env::current_exe().ok();
+        let name = executable.as_deref().and_then(|path| path.file_name()?.to_str());
+        let name = name.map(|name| KeyValue::new("process.executable.name", name.to_owned()));
+        Resource::builder_empty().with_attributes([pid].into_iter().chain(name)).build()
+    }
 }
 
 /// Returns the kernel's host name: in a pod, the pod's name.
@@ -44,28 +85,42 @@ fn random_uuid(random: &mut impl Rng) -> String {
 
 #[cfg(test)]
 mod tests {
+    use opentelemetry::{Key, Value};
+
     use super::*;
 
     fn pair(key: &str, value: &str) -> (String, String) {
         (key.to_owned(), value.to_owned())
     }
 
+    fn text(resource: &Resource, key: &'static str) -> String {
+        resource.get(&Key::new(key)).unwrap().to_string()
+    }
+
     #[test]
-    fn two_instances_of_one_configuration_differ_and_know_their_host() {
+    fn two_instances_of_one_configuration_differ_and_know_their_host_and_process() {
         let configured = [pair("service.name", "gauge")];
-        let [one, other] = [(); 2].map(|()| with_instance_attributes(&configured));
-        assert_eq!((&one[0], one[1].0.as_str(), one[2].0.as_str()), (&configured[0], INSTANCE, HOST));
-        assert_ne!(one[1], other[1]);
-        assert_eq!(one[2], other[2]);
-        let groups: Vec<usize> = one[1].1.split('-').map(str::len).collect();
+        let [one, other] = [(); 2].map(|()| resource(&configured));
+        assert_eq!(text(&one, "service.name"), "gauge");
+        for key in ["host.name", "host.arch", "os.type", "process.pid", "process.executable.name", "service.version"] {
+            assert_eq!(text(&one, key), text(&other, key), "{key}");
+        }
+        assert_eq!(one.get(&Key::new("process.pid")), Some(Value::I64(process::id().into())));
+        assert!(one.iter().all(|(key, _)| !key.as_str().starts_with("process.command")), "it may hold a token");
+        let id = text(&one, "service.instance.id");
+        assert_ne!(id, text(&other, "service.instance.id"));
+        let groups: Vec<usize> = id.split('-').map(str::len).collect();
         assert_eq!(groups, [8, 4, 4, 4, 12]);
-        assert_eq!(one[1].1.as_bytes()[14], b'4', "{}", one[1].1);
-        assert!(b"89ab".contains(&one[1].1.as_bytes()[19]), "{}", one[1].1);
+        assert_eq!(id.as_bytes()[14], b'4', "{id}");
+        assert!(b"89ab".contains(&id.as_bytes()[19]), "{id}");
     }
 
     #[test]
     fn what_the_configuration_gives_stays() {
-        let configured = [pair("service.name", "gauge"), pair(INSTANCE, "a"), pair(HOST, "b")];
-        assert_eq!(with_instance_attributes(&configured), configured);
+        let configured = ["service.name", "service.instance.id", "host.name", "process.pid", "k8s.pod.name"];
+        let resource = resource(&configured.map(|key| pair(key, "given")));
+        for key in configured {
+            assert_eq!(text(&resource, key), "given", "{key}");
+        }
     }
 }

@@ -1,11 +1,14 @@
 //! W3C trace context: the request's place in the caller's trace, and the sampling decision.
 //!
 //! Pure, except for random ids. Parsing is strict, as <https://www.w3.org/TR/trace-context/#traceparent-header>
-//! requires: an invalid `traceparent` is ignored together with its `tracestate`, and a new trace starts.
+//! requires: an invalid `traceparent` is ignored together with its `tracestate`, and a new trace starts. The ids are
+//! `opentelemetry`'s. Its propagator is not used: it accepts invalid headers, drops the random flag and costs more
+//! (`tests/benches/export.rs`).
 
-use std::fmt;
+use std::num::{NonZeroU64, NonZeroU128};
 
-use rand::Rng;
+pub use opentelemetry::{SpanId, TraceId};
+use rand::{Rng, RngExt as _};
 
 use crate::config::TailSampling;
 use crate::config::otlp::Sampler;
@@ -18,51 +21,15 @@ const SAMPLED: u8 = 1;
 /// Flag of level 2: the trace id's last seven bytes are random.
 const RANDOM: u8 = 2;
 
-/// Id of a trace.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct TraceId(pub [u8; 16]);
-
-/// Id of a span within a trace.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SpanId(pub [u8; 8]);
-
-macro_rules! id {
-    ($id:ident, $length:literal) => {
-        impl $id {
-            /// Generates a random id. It is never all zeros, which is invalid.
-            pub fn random(random: &mut impl Rng) -> Self {
-                let mut bytes = [0; $length];
-                loop {
-                    // Filled in one call: generating an array draws once per byte.
-                    random.fill_bytes(&mut bytes);
-                    if let Some(id) = Self::valid(bytes) {
-                        return id;
-                    }
-                }
-            }
-
-            fn valid(bytes: [u8; $length]) -> Option<Self> {
-                (bytes != [0; $length]).then_some(Self(bytes))
-            }
-        }
-
-        impl fmt::Display for $id {
-            /// Formats lower-case hexadecimal.
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-            }
-        }
-
-        impl fmt::Debug for $id {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Display::fmt(self, f)
-            }
-        }
-    };
+/// Draws a trace id. Zero is invalid, so it is never drawn.
+fn random_trace_id(random: &mut impl Rng) -> TraceId {
+    TraceId::from(random.random::<NonZeroU128>().get())
 }
 
-id!(TraceId, 16);
-id!(SpanId, 8);
+/// Draws a span id, likewise.
+fn random_span_id(random: &mut impl Rng) -> SpanId {
+    SpanId::from(random.random::<NonZeroU64>().get())
+}
 
 /// A parsed `traceparent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,8 +55,8 @@ impl TraceParent {
         // In later versions only the sampled flag has a known meaning.
         let known = if version == 0 { SAMPLED | RANDOM } else { SAMPLED };
         Some(Self {
-            trace_id: TraceId::valid(bytes(&header[3..35])?)?,
-            span_id: SpanId::valid(bytes(&header[36..52])?)?,
+            trace_id: Some(TraceId::from_bytes(bytes(&header[3..35])?)).filter(|id| *id != TraceId::INVALID)?,
+            span_id: Some(SpanId::from_bytes(bytes(&header[36..52])?)).filter(|id| *id != SpanId::INVALID)?,
             flags: byte(&header[53..])? & known,
         })
     }
@@ -97,8 +64,8 @@ impl TraceParent {
     /// Formats the header's value, version 00.
     pub fn to_header(&self) -> String {
         let mut header = *b"00-                                -                -  ";
-        hex(&self.trace_id.0, &mut header[3..35]);
-        hex(&self.span_id.0, &mut header[36..52]);
+        hex(&self.trace_id.to_bytes(), &mut header[3..35]);
+        hex(&self.span_id.to_bytes(), &mut header[36..52]);
         hex(&[self.flags], &mut header[53..]);
         std::str::from_utf8(&header).unwrap_or_default().to_owned()
     }
@@ -145,7 +112,7 @@ impl Sampler {
             Some(parent) if self.parent_based => parent.sampled(),
             // Uses the OpenTelemetry SDKs' rule, so that all services with an equal ratio decide alike.
             _ => {
-                let random = u64::from_be_bytes(trace_id.0[8..].try_into().unwrap_or_default()) >> 1;
+                let random = u128::from_be_bytes(trace_id.to_bytes()) as u64 >> 1;
                 (random as f64) < self.ratio * (1u64 << 63) as f64
             }
         }
@@ -186,13 +153,13 @@ impl RequestTrace {
     pub fn begin(sampler: &Sampler, traceparent: Option<&[u8]>, tracestate: Option<&[u8]>) -> Self {
         let mut random = rand::rng();
         let parent = traceparent.and_then(TraceParent::parse);
-        let trace_id = parent.map_or_else(|| TraceId::random(&mut random), |parent| parent.trace_id);
+        let trace_id = parent.map_or_else(|| random_trace_id(&mut random), |parent| parent.trace_id);
         let tracestate = tracestate.filter(|state| parent.is_some() && state.len() <= MAX_TRACESTATE_BYTES);
         let visible = |state: &&str| state.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~'));
         Self {
             trace_id,
-            server_span: SpanId::random(&mut random),
-            client_span: SpanId::random(&mut random),
+            server_span: random_span_id(&mut random),
+            client_span: random_span_id(&mut random),
             parent: parent.map(|parent| parent.span_id),
             sampled: sampler.samples(trace_id, parent.as_ref()),
             random: parent.is_none_or(|parent| parent.flags & RANDOM != 0),
@@ -293,9 +260,9 @@ mod tests {
         assert!(!off.samples(parent.trace_id, None));
         let quarter = Sampler { parent_based: false, ratio: 0.25 };
         let mut random = rand::rng();
-        let kept = (0..10_000).filter(|_| quarter.samples(TraceId::random(&mut random), None)).count();
+        let kept = (0..10_000).filter(|_| quarter.samples(random_trace_id(&mut random), None)).count();
         assert!((2_200..2_800).contains(&kept), "{kept}");
-        let id = |top: u8| TraceId([0xff, 0, 0, 0, 0, 0, 0, 0, top, 0, 0, 0, 0, 0, 0, 0]);
+        let id = |top: u8| TraceId::from_bytes([0xff, 0, 0, 0, 0, 0, 0, 0, top, 0, 0, 0, 0, 0, 0, 0]);
         assert!(quarter.samples(id(0x3f), None) && !quarter.samples(id(0x40), None));
     }
 

@@ -124,8 +124,9 @@ fn main() {
     for format in [ScrapeFormat::Text, ScrapeFormat::OpenMetrics, ScrapeFormat::Protobuf] {
         best(&format!("encode as {format:?}"), 200, || drop(black_box(format.encode(&snapshot))));
     }
+    let resource = opentelemetry_sdk::Resource::builder_empty().build();
     for histograms in [HistogramAggregation::Explicit, HistogramAggregation::Exponential] {
-        let encoder = MetricsEncoder::new(&[], Convention::Frozen, Temporality::Cumulative, histograms);
+        let encoder = MetricsEncoder::new(&resource, Convention::Frozen, Temporality::Cumulative, histograms);
         best(&format!("encode as OTLP, {histograms:?}"), 200, || drop(black_box(encoder.encode(&snapshot))));
     }
 }

@@ -27,7 +27,7 @@ struct Outputs {
 fn outputs(snapshot: &Snapshot) -> Outputs {
     let encode = |format: ScrapeFormat| String::from_utf8(format.encode(snapshot)).unwrap();
     let otlp = |histograms| {
-        let resource = [("service.name".to_owned(), "gauge".to_owned())];
+        let resource = opentelemetry_sdk::Resource::builder_empty().with_service_name("gauge").build();
         let encoder = MetricsEncoder::new(&resource, Convention::Frozen, Temporality::Cumulative, histograms);
         metrics_parser::otlp(&encoder.encode(snapshot).metrics)
     };

@@ -9,12 +9,14 @@ use streamgauge::export::registry::catalog::{Convention, Instrument, InstrumentK
 use streamgauge::export::registry::error_type::TERMINATIONS;
 
 /// What begins like a metric and is none.
-const NO_METRICS: [&str; 8] = [
+const NO_METRICS: [&str; 10] = [
     "gen_ai_latest_experimental",
     "streamgauge.yaml",
     "streamgauge.json",
     "streamgauge.service",
     "streamgauge.socket",
+    "process.pid",
+    "process.executable.name",
     attribute::SLOS_MET,
     attribute::SLOS_MISSED,
     attribute::SLO_VIOLATIONS,

@@ -17,7 +17,7 @@ use crate::capture::recorder::CaptureRecorder;
 use crate::clock::Clock;
 use crate::config::otlp::{ExporterConfig, OtlpConfig, Sampler};
 use crate::export::admin::AdminServer;
-use crate::export::identity::with_instance_attributes;
+use crate::export::identity;
 use crate::export::otlp::exporter::{MetricsExporter, SpanExporter, StopSignal};
 use crate::export::otlp::probe_collector;
 use crate::export::registry::drops::Drops;
@@ -58,7 +58,7 @@ impl ControlPlane {
     /// `/api/state`.
     pub fn new(rules: RuntimeSettings, otlp: &OtlpConfig, upstream: Option<String>, clock: Clock) -> Self {
         let drops = Arc::<Drops>::default();
-        let (convention, resource) = (rules.aggregate.convention, with_instance_attributes(&otlp.resource));
+        let (convention, resource) = (rules.aggregate.convention, identity::resource(&otlp.resource));
         let (mut metrics, mut spans, mut queue, mut sampler) = (None, None, None, None);
         if let Some(of_metrics) = &otlp.metrics {
             metrics = Some(MetricsExporter::new(of_metrics, &resource, convention, &clock, &drops));

@@ -2,6 +2,7 @@
 
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
 use opentelemetry_proto::tonic::resource::v1::Resource;
+use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
 
 use super::protobuf_writer::{bytes, field_len, length};
 use crate::export::registry::interner::{Label, LabelValue};
@@ -40,17 +41,8 @@ pub(super) fn begin(out: &mut Vec<u8>, tag: u32, key: &str, len: usize) {
     length(out, VALUE, len);
 }
 
-/// Builds the resource: the configured attributes and the fixed ones of this program.
-pub(super) fn resource(configured: &[(String, String)]) -> Resource {
-    let known = [
-        ("service.version", env!("CARGO_PKG_VERSION")),
-        ("telemetry.sdk.name", "streamgauge"),
-        ("telemetry.sdk.language", "rust"),
-        ("telemetry.sdk.version", env!("CARGO_PKG_VERSION")),
-    ];
-    let own = known.into_iter().filter(|(key, _)| configured.iter().all(|(given, _)| given != key));
-    let all = configured.iter().map(|(key, value)| (key.as_str(), value.as_str())).chain(own);
-    let attributes = all.map(|(key, value)| attribute(key, any_value::Value::StringValue(value.to_owned()))).collect();
+pub(super) fn resource(resource: &opentelemetry_sdk::Resource) -> Resource {
+    let attributes = ResourceAttributesWithSchema::from(resource).attributes.0;
     Resource { attributes, dropped_attributes_count: 0, entity_refs: Vec::new() }
 }
 

@@ -99,7 +99,7 @@ impl MetricsExporter {
     /// Creates an exporter without connecting.
     pub(crate) fn new(
         settings: &otlp::MetricsConfig,
-        resource: &[(String, String)],
+        resource: &opentelemetry_sdk::Resource,
         convention: Convention,
         clock: &Clock,
         drops: &Arc<Drops>,
@@ -193,7 +193,7 @@ impl SpanExporter {
     /// Creates an exporter without connecting, and its queue.
     pub(crate) fn new(
         settings: &otlp::TracesConfig,
-        resource: &[(String, String)],
+        resource: &opentelemetry_sdk::Resource,
         convention: Convention,
         clock: &Clock,
         drops: &Arc<Drops>,

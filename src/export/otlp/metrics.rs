@@ -51,7 +51,7 @@ struct DeltaBase {
 impl MetricsEncoder {
     /// Creates an encoder for a collector that has no data yet.
     pub fn new(
-        resource: &[(String, String)],
+        resource: &opentelemetry_sdk::Resource,
         convention: Convention,
         temporality: Temporality,
         histograms: HistogramAggregation,
@@ -238,8 +238,8 @@ fn exemplar_of(kept: &snapshot::BucketExemplar) -> Exemplar {
     Exemplar {
         filtered_attributes: Vec::new(),
         time_unix_nano: kept.unix,
-        span_id: kept.span_id.0.to_vec(),
-        trace_id: kept.trace_id.0.to_vec(),
+        span_id: kept.span_id.to_bytes().to_vec(),
+        trace_id: kept.trace_id.to_bytes().to_vec(),
         value: Some(exemplar::Value::AsDouble(kept.value)),
     }
 }
@@ -254,7 +254,7 @@ mod tests {
     use crate::export::trace_context::RequestTrace;
 
     fn encoder(temporality: Temporality, histograms: HistogramAggregation) -> MetricsEncoder {
-        let resource = [("service.name".to_owned(), "gauge".to_owned())];
+        let resource = opentelemetry_sdk::Resource::builder_empty().with_service_name("gauge").build();
         MetricsEncoder::new(&resource, Convention::Frozen, temporality, histograms)
     }
 
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!((ttft.count, ttft.sum, temporality), (1, Some(0.2), 2));
         assert_eq!((ttft.bucket_counts.len(), ttft.explicit_bounds.len(), ttft.bucket_counts[8]), (23, 22, 1));
         assert_eq!((ttft.start_time_unix_nano, ttft.time_unix_nano), (NOW.unix, NOW.unix + 5));
-        assert_eq!(ttft.exemplars[0].trace_id, trace.trace_id.0);
+        assert_eq!(ttft.exemplars[0].trace_id, trace.trace_id.to_bytes());
         let attributes: Vec<_> = ttft.attributes.iter().map(|attribute| attribute.key.as_str()).collect();
         assert_eq!(attributes[4], "server.port");
         let tokens = sum(&export, Id::StreamTokens);

@@ -80,13 +80,13 @@ impl RequestSpans {
         // Fits most requests' spans, and the allocator has blocks of this size ready.
         let mut out = Vec::with_capacity(1_024);
         let common = |out: &mut Vec<u8>, id: SpanId, parent: Option<SpanId>, kind: SpanKind, remote: u32| {
-            bytes(out, span::TRACE_ID, &trace.trace_id.0);
-            bytes(out, span::SPAN_ID, &id.0);
+            bytes(out, span::TRACE_ID, &trace.trace_id.to_bytes());
+            bytes(out, span::SPAN_ID, &id.to_bytes());
             if let Some(state) = &trace.tracestate {
                 bytes(out, span::TRACE_STATE, state.as_bytes());
             }
             if let Some(parent) = parent {
-                bytes(out, span::PARENT_SPAN_ID, &parent.0);
+                bytes(out, span::PARENT_SPAN_ID, &parent.to_bytes());
             }
             fixed32(out, span::FLAGS, SAMPLED | HAS_IS_REMOTE | remote);
             varint(out, span::KIND, kind as u64);
@@ -386,7 +386,7 @@ mod tests {
         let [server, client] = spans(&record, &trace);
 
         assert_eq!((server.name.as_str(), server.kind()), ("POST /v1/chat/completions", SpanKind::Server));
-        assert_eq!(server.trace_id, trace.trace_id.0);
+        assert_eq!(server.trace_id, trace.trace_id.to_bytes());
         assert_eq!(server.parent_span_id, [0x00, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7]);
         assert_eq!((server.flags, client.flags, server.trace_state.as_str()), (0x301, 0x101, "v=1"));
         let received = NOW.unix - 59_000_000_000;
@@ -499,7 +499,8 @@ mod tests {
     fn an_export_holds_the_spans_of_its_requests_under_one_resource_and_scope() {
         let trace = RequestTrace::begin(&Sampler::default(), None, None);
         let of_one = || RequestSpans::new(&record(), &trace, &aggregate::AggregateSettings::default(), NOW);
-        let resource = attributes::resource(&[("service.name".to_owned(), "gauge".to_owned())]);
+        let resource =
+            attributes::resource(&opentelemetry_sdk::Resource::builder_empty().with_service_name("gauge").build());
         let many: Vec<RequestSpans> = (0..200).map(|_| of_one()).collect();
         let export = export(&many, &resource, Convention::Frozen);
         let schema_url = Convention::Frozen.schema_url().to_owned();

@@ -61,12 +61,16 @@ impl TestExporter {
     }
 }
 
+fn no_resource() -> opentelemetry_sdk::Resource {
+    opentelemetry_sdk::Resource::builder_empty().build()
+}
+
 fn metrics(exporter: ExporterConfig, interval: Gap, timeout: Gap) -> TestExporter {
     let (temporality, histograms) = (Temporality::Cumulative, HistogramAggregation::Explicit);
     let settings = otlp::MetricsConfig { exporter, interval, timeout, temporality, histograms };
     let drops = Arc::<Drops>::default();
     let clock = Clock::Monotonic;
-    let exporter = MetricsExporter::new(&settings, &[], Convention::Frozen, &clock, &drops);
+    let exporter = MetricsExporter::new(&settings, &no_resource(), Convention::Frozen, &clock, &drops);
     let (order, stop) = StopSignal::new();
     TestExporter { drops, order, task: tokio::spawn(async move { exporter.run(snapshot, stop).await }) }
 }
@@ -82,7 +86,7 @@ fn traces(exporter: ExporterConfig, settings: impl Fn(&mut otlp::TracesConfig)) 
     };
     settings(&mut asked);
     let (drops, clock) = (Arc::<Drops>::default(), Clock::Monotonic);
-    let (exporter, queue) = SpanExporter::new(&asked, &[], Convention::Frozen, &clock, &drops);
+    let (exporter, queue) = SpanExporter::new(&asked, &no_resource(), Convention::Frozen, &clock, &drops);
     let (order, stop) = StopSignal::new();
     let task = tokio::spawn(async move { exporter.run(|| (), stop).await });
     (TestExporter { drops, order, task }, queue)
