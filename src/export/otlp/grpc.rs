@@ -4,11 +4,11 @@ use std::error::Error;
 
 use bytes::{Buf, BufMut, Bytes};
 use http::uri::PathAndQuery;
-use prost::Message;
 use tonic::codec::{Codec, CompressionEncoding, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::metadata::{MetadataKey, MetadataMap, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
+use tonic_types::StatusExt as _;
 
 use super::client::{ExportPayload, ExportResponse, OtlpSignal};
 use super::connect::CollectorConnector;
@@ -114,7 +114,7 @@ impl Decoder for RawBytesCodec {
 
 /// Maps a gRPC status by <https://opentelemetry.io/docs/specs/otlp/#failures>.
 fn response_of_status(status: &Status) -> ExportResponse {
-    let retry_after = retry_info(status.details());
+    let retry_after = retry_after(status);
     let causes = || std::iter::successors(status.source(), |cause| (*cause).source());
     let broken = causes().any(is_transport);
     let again = match status.code() {
@@ -143,56 +143,15 @@ fn is_transport(cause: &(dyn Error + 'static)) -> bool {
     cause.is::<tonic::transport::Error>() || cause.is::<hyper::Error>() || cause.is::<std::io::Error>()
 }
 
-/// The used part of `google.rpc.Status`.
-#[derive(Clone, PartialEq, Message)]
-struct RpcStatus {
-    #[prost(message, repeated, tag = "3")]
-    details: Vec<Any>,
-}
-
-/// `google.protobuf.Any`.
-#[derive(Clone, PartialEq, Message)]
-struct Any {
-    #[prost(string, tag = "1")]
-    type_url: String,
-    #[prost(bytes = "vec", tag = "2")]
-    value: Vec<u8>,
-}
-
-/// `google.rpc.RetryInfo`.
-#[derive(Clone, PartialEq, Message)]
-struct RetryInfo {
-    #[prost(message, optional, tag = "1")]
-    retry_delay: Option<RetryDelay>,
-}
-
-/// `google.protobuf.Duration`.
-#[derive(Clone, PartialEq, Message)]
-struct RetryDelay {
-    #[prost(int64, tag = "1")]
-    seconds: i64,
-    #[prost(int32, tag = "2")]
-    nanos: i32,
-}
-
-fn retry_info(details: &[u8]) -> Option<Gap> {
-    let status = RpcStatus::decode(details).ok()?;
-    let info = status.details.iter().find(|any| any.type_url.ends_with("/google.rpc.RetryInfo"))?;
-    let delay = RetryInfo::decode(&info.value[..]).ok()?.retry_delay?;
-    let (seconds, nanos) = (u64::try_from(delay.seconds).ok()?, u64::try_from(delay.nanos).ok()?);
-    Some(Gap::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos)))
+/// The time after which the collector wants the next attempt.
+fn retry_after(status: &Status) -> Option<Gap> {
+    status.get_details_retry_info()?.retry_delay.map(Gap::from)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::otlp::{Endpoint, ExportHeaders, Protocol};
-
-    fn details(seconds: i64, nanos: i32) -> Vec<u8> {
-        let value = RetryInfo { retry_delay: Some(RetryDelay { seconds, nanos }) }.encode_to_vec();
-        let type_url = "type.googleapis.com/google.rpc.RetryInfo".to_owned();
-        RpcStatus { details: vec![Any { type_url, value }] }.encode_to_vec()
-    }
 
     #[tokio::test]
     async fn a_collector_that_is_not_there_is_told_by_its_cause() {
@@ -220,10 +179,12 @@ mod tests {
         for code in [Code::InvalidArgument, Code::Unauthenticated, Code::Unimplemented, Code::ResourceExhausted] {
             assert!(!again(&Status::new(code, "")), "{code:?}");
         }
-        let told = Status::with_details(Code::ResourceExhausted, "", details(2, 500_000_000).into());
-        let ExportResponse::Retryable { retry_after, .. } = response_of_status(&told) else { panic!() };
+        let told = |details: &[u8]| Status::with_details(Code::ResourceExhausted, "", details.to_vec().into());
+        // A `google.rpc.Status` with a delay of 2.5 s, as a collector writes it.
+        let delay = b"\x1a\x36\x0a\x28type.googleapis.com/google.rpc.RetryInfo\
+            \x12\x0a\x0a\x08\x08\x02\x10\x80\xca\xb5\xee\x01";
+        let ExportResponse::Retryable { retry_after, .. } = response_of_status(&told(delay)) else { panic!() };
         assert_eq!(retry_after, Some(Gap::from_millis(2_500)));
-        assert_eq!(retry_info(&details(-1, 0)), None);
-        assert_eq!(retry_info(b"nonsense"), None);
+        assert!(!again(&told(b"nonsense")));
     }
 }
