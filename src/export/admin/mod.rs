@@ -16,6 +16,9 @@
 //!
 //! The server answers 421 to a request for any host except IP addresses, `localhost` and configured names: see `host`.
 //!
+//! A request passes a stack of `tower-http` layers: headers, compression, panics. Connections are below it: hyper
+//! limits their heads, and this module their number and age, because a layer sees requests only.
+//!
 //! The server runs on the control runtime, beside the exporters and never on a forwarding thread. Connections are
 //! limited in number and age. At the limit the longest-idle connection is closed, so idle clients cannot lock out a
 //! scraper or the kubelet. A live reader that falls behind is disconnected. Only GET and HEAD exist, so nothing can be
@@ -34,12 +37,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderValue, Request};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tower::{ServiceBuilder, service_fn};
+use tower_http::CompressionLevel;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::compression::CompressionLayer;
+use tower_http::set_header::SetResponseHeaderLayer;
 
 use self::history::HistoryLog;
 use self::live::LiveFeed;
@@ -167,11 +178,19 @@ impl AdminServer {
         // If the kernel refuses, only memory suffers.
         let _bounded = SockRef::from(&socket).set_send_buffer_size(SEND_BUFFER_BYTES).is_ok();
         let clock = self.telemetry.clock.clone();
-        let service = service_fn(|request| {
-            self.touch(&seat);
-            let response = self.handle(&request, &seat);
-            async { Ok::<_, Infallible>(response) }
-        });
+        let (admin, of_request) = (Arc::clone(&self), Arc::clone(&seat));
+        let service = ServiceBuilder::new()
+            // Some replies contain model names chosen by clients: no browser may treat them as a script or a page.
+            .layer(SetResponseHeaderLayer::overriding(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
+            .layer(SetResponseHeaderLayer::if_not_present(CACHE_CONTROL, HeaderValue::from_static("no-store")))
+            .layer(CompressionLayer::new().quality(CompressionLevel::Fastest))
+            .layer(CatchPanicLayer::custom(routes::internal_error))
+            .service(service_fn(move |request: Request<Incoming>| {
+                admin.touch(&of_request);
+                let response = admin.handle(&request, &of_request);
+                async { Ok::<_, Infallible>(response) }
+            }));
+        let service = TowerToHyperService::new(service);
         let mut server = http1::Builder::new();
         server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(WRITE_BUFFER_BYTES);
         let mut connection = std::pin::pin!(server.serve_connection(TokioIo::new(socket), service));

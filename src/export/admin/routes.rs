@@ -1,16 +1,11 @@
 //! Routes admin requests to replies.
 
-use std::io::Write;
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
-use flate2::Compression;
-use flate2::write::GzEncoder;
-use http::header::{
-    ACCEPT, ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY,
-    X_CONTENT_TYPE_OPTIONS,
-};
+use http::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use serde::Serialize;
 use serde_json::json;
@@ -20,7 +15,7 @@ use super::history::HistoryQuery;
 use super::page::{self, Asset};
 use super::state::StateResponse;
 use super::{AdminConnection, AdminServer, host};
-use crate::export::prometheus::{accepts_gzip, negotiate};
+use crate::export::prometheus::negotiate;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
@@ -52,7 +47,7 @@ impl AdminServer {
             "/" if page::accepts_html(&header_list(request.headers(), &ACCEPT)) => {
                 asset(&page::INDEX, request.headers())
             }
-            "/" => with_vary(reply(StatusCode::OK, TEXT, index().into()), "accept"),
+            "/" => with_vary(reply(StatusCode::OK, TEXT, index()), "accept"),
             "/metrics" => self.metrics(request.headers()),
             "/livez" => json_reply(StatusCode::OK, &json!({"status": "live"})),
             "/readyz" => match self.not_ready_reason() {
@@ -63,12 +58,12 @@ impl AdminServer {
                 }
             },
             "/api/state" => json_reply(StatusCode::OK, &StateResponse::of(&self.telemetry, self.upstream())),
-            "/api/live" if is_head => reply(StatusCode::OK, "text/event-stream", Vec::new()),
+            "/api/live" if is_head => reply(StatusCode::OK, "text/event-stream", ""),
             "/api/live" => self.live(seat),
             "/api/history" => {
                 let asked = HistoryQuery::parse(request.uri().query().unwrap_or_default());
                 let told = self.history.render(&asked, &self.telemetry, self.upstream());
-                compressed_reply(reply(StatusCode::OK, JSON, Vec::new()), told, request.headers())
+                reply(StatusCode::OK, JSON, told)
             }
             path if let Some(found) = page::asset(path) => asset(found, request.headers()),
             _ => {
@@ -81,8 +76,7 @@ impl AdminServer {
     fn metrics(&self, asked: &HeaderMap) -> Response<AdminBody> {
         let format = negotiate(&header_list(asked, &ACCEPT));
         let encoded = format.encode(&self.telemetry.snapshot());
-        let response = compressed_reply(reply(StatusCode::OK, format.content_type(), Vec::new()), encoded, asked);
-        with_vary(response, "accept, accept-encoding")
+        with_vary(reply(StatusCode::OK, format.content_type(), encoded), "accept, accept-encoding")
     }
 
     fn upstream(&self) -> Option<&str> {
@@ -109,7 +103,7 @@ impl AdminServer {
             return json_reply(StatusCode::SERVICE_UNAVAILABLE, &told);
         };
         seat.is_stream.store(true, Relaxed);
-        let mut response = reply(StatusCode::OK, "text/event-stream", Vec::new());
+        let mut response = reply(StatusCode::OK, "text/event-stream", "");
         *response.body_mut() = AdminBody::Events(events);
         response
     }
@@ -120,47 +114,33 @@ fn index() -> String {
     format!("Streamgauge {}\n\n{}", env!("CARGO_PKG_VERSION"), lines.concat())
 }
 
-fn reply(status: StatusCode, content_type: &'static str, body: Vec<u8>) -> Response<AdminBody> {
+fn reply(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response<AdminBody> {
     let mut response = Response::new(AdminBody::Full(body.into()));
     *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // Some replies contain model names chosen by clients: no browser may treat them as a script or a page.
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }
 
-/// Builds a reply with this body, in gzip if the client accepts it.
-fn compressed_reply(mut response: Response<AdminBody>, body: Vec<u8>, asked: &HeaderMap) -> Response<AdminBody> {
-    let gzip = takes_gzip(asked).then(|| gzipped(&body)).flatten();
-    if gzip.is_some() {
-        response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-    }
-    *response.body_mut() = AdminBody::Full(gzip.unwrap_or(body).into());
-    with_vary(response, "accept-encoding")
+/// Replies to a request whose handler panicked.
+pub(super) fn internal_error(_panic: Box<dyn Any + Send>) -> Response<AdminBody> {
+    json_reply(StatusCode::INTERNAL_SERVER_ERROR, &json!({"error": "internal error; the log has the panic"}))
 }
 
 /// Replies with a part of the live page, or 304 if the client's copy is current.
 fn asset(asset: &'static Asset, asked: &HeaderMap) -> Response<AdminBody> {
-    let mut response = if header_list(asked, &IF_NONE_MATCH).contains(asset.etag()) {
-        let mut response = reply(StatusCode::NOT_MODIFIED, asset.content_type, Vec::new());
-        response.headers_mut().remove(CONTENT_TYPE);
-        response
-    } else if takes_gzip(asked) {
-        let mut response = reply(StatusCode::OK, asset.content_type, Vec::new());
-        response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-        *response.body_mut() = AdminBody::Full(Bytes::from_static(asset.gzipped()));
+    let tag = asset.etag();
+    let mut response = if header_list(asked, &IF_NONE_MATCH).contains(&tag) {
+        let mut response = Response::new(AdminBody::Full(Bytes::new()));
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else {
-        let mut response = reply(StatusCode::OK, asset.content_type, Vec::new());
-        *response.body_mut() = AdminBody::Full(Bytes::from_static(asset.bytes));
-        response
+        reply(StatusCode::OK, asset.content_type, asset.bytes)
     };
     let headers = response.headers_mut();
     // Cached but always revalidated: the next version serves other assets under these names.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    if let Ok(tag) = HeaderValue::try_from(format!("W/{}", asset.etag())) {
+    // Weak, because the compressed form shares it.
+    if let Ok(tag) = HeaderValue::try_from(format!("W/{tag}")) {
         headers.insert(ETAG, tag);
     }
     for (name, value) in page::HEADERS {
@@ -174,10 +154,6 @@ fn with_vary(mut response: Response<AdminBody>, by: &'static str) -> Response<Ad
     response
 }
 
-fn takes_gzip(asked: &HeaderMap) -> bool {
-    accepts_gzip(&header_list(asked, &ACCEPT_ENCODING))
-}
-
 fn json_reply(status: StatusCode, body: &impl Serialize) -> Response<AdminBody> {
     // Our own structures with string keys always serialize.
     reply(status, JSON, serde_json::to_vec(body).unwrap_or_default())
@@ -187,10 +163,4 @@ fn json_reply(status: StatusCode, body: &impl Serialize) -> Response<AdminBody> 
 fn header_list(headers: &HeaderMap, name: &HeaderName) -> String {
     let values: Vec<&str> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
     values.join(",")
-}
-
-pub(super) fn gzipped(body: &[u8]) -> Option<Vec<u8>> {
-    let mut encoder = GzEncoder::new(Vec::with_capacity(body.len() / 8), Compression::fast());
-    encoder.write_all(body).ok()?;
-    encoder.finish().ok()
 }

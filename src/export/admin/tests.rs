@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use crate::clock::Clock;
 use crate::config::otlp::OtlpConfig;
 use crate::export::control::queue::Reporter;
+use crate::export::control::run_status::RunInfo;
 use crate::export::control::thread::{ControlPlane, RuntimeSettings};
 use crate::export::fixtures::{record, shape, spread};
 use crate::export::registry::aggregate;
@@ -64,11 +65,25 @@ impl TestServer {
         let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").unwrap() + 4;
         let head = String::from_utf8(bytes[..end].to_vec()).unwrap().to_ascii_lowercase();
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        TestReply { status, head, body: bytes[end..].to_vec() }
+        let chunked = head.contains("transfer-encoding: chunked\r\n");
+        TestReply { status, head, body: if chunked { dechunked(&bytes[end..]) } else { bytes[end..].to_vec() } }
     }
 
     async fn get(&self, path: &str, fields: &str) -> TestReply {
         self.send(&format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{fields}\r\n")).await
+    }
+}
+
+fn dechunked(mut rest: &[u8]) -> Vec<u8> {
+    let mut body = Vec::new();
+    loop {
+        let end = rest.windows(2).position(|window| window == b"\r\n").unwrap();
+        let size = usize::from_str_radix(std::str::from_utf8(&rest[..end]).unwrap(), 16).unwrap();
+        if size == 0 {
+            return body;
+        }
+        body.extend_from_slice(&rest[end + 2..end + 2 + size]);
+        rest = &rest[end + 4 + size..];
     }
 }
 
@@ -109,6 +124,27 @@ async fn a_scraper_gets_the_format_and_the_coding_that_it_asks_for() {
     let mut plain = Vec::new();
     flate2::read::GzDecoder::new(&zipped.body[..]).read_to_end(&mut plain).unwrap();
     assert!(plain.windows(22).any(|window| window == b"streamgauge_build_info"));
+}
+
+#[tokio::test]
+async fn gzip_is_sent_to_those_who_take_it() {
+    let plane = start(RuntimeSettings::default()).await;
+    for (accepted, zipped) in [
+        ("gzip", true),
+        ("deflate, gzip;q=0.5", true),
+        ("GZIP", true),
+        ("*", true),
+        ("br;q=1.0, *;q=0.1", true),
+        ("identity", false),
+        ("br", false),
+        ("gzip;q=0", false),
+        ("gzip; Q = 0", false),
+        ("gzip;q=0, *;q=1", false),
+    ] {
+        let reply = plane.get("/metrics", &format!("accept-encoding: {accepted}\r\n")).await;
+        assert_eq!((reply.status, reply.head.contains("content-encoding: gzip\r\n")), (200, zipped), "{accepted}");
+        assert!(reply.head.contains("vary: accept, accept-encoding\r\n"), "{}", reply.head);
+    }
 }
 
 #[tokio::test]
@@ -462,6 +498,30 @@ async fn whoever_has_asked_for_nothing_the_longest_makes_room_for_one_more() {
         assert_eq!(socket.read(&mut [0]).await.unwrap(), 0, "they were there first");
     }
     assert!(ask(&mut scraper).await > 0 && live.read(&mut [0; 8]).await.unwrap() > 0, "they asked");
+}
+
+#[tokio::test]
+async fn a_request_that_panics_costs_its_reply_and_not_the_connection() {
+    let plane = start(RuntimeSettings::default()).await;
+    plane.gauges.set_run_info(RunInfo {
+        name: String::new(),
+        targets: String::new(),
+        planned: None,
+        duration: None,
+        status: Box::new(|| panic!("a test of what a panic costs")),
+    });
+    let mut socket = TcpStream::connect(plane.address).await.unwrap();
+    let asked = "GET /api/state HTTP/1.1\r\nhost: localhost\r\n\r\n\
+        GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    socket.write_all(asked.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    socket.read_to_string(&mut text).await.unwrap();
+    assert!(text.starts_with("HTTP/1.1 500 Internal Server Error\r\n"), "{text}");
+    assert!(
+        text.contains("\r\n\r\n{\"error\":\"internal error; the log has the panic\"}HTTP/1.1 200 OK\r\n"),
+        "{text}"
+    );
+    assert_eq!(text.matches("x-content-type-options: nosniff\r\n").count(), 2, "{text}");
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ mod negotiate;
 pub mod protobuf;
 mod text;
 
-pub use negotiate::{ScrapeFormat, accepts_gzip, negotiate};
+pub use negotiate::{ScrapeFormat, negotiate};
 
 use super::registry::snapshot::Snapshot;
 

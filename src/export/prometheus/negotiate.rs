@@ -40,17 +40,6 @@ pub fn negotiate(accept: &str) -> ScrapeFormat {
     best.1
 }
 
-/// Returns `true` if an `Accept-Encoding` header allows gzip.
-pub fn accepts_gzip(accept_encoding: &str) -> bool {
-    let weight_of = |name: &str| {
-        accept_encoding.split(',').find_map(|range| {
-            let (coding, parameters) = range.split_once(';').unwrap_or((range, ""));
-            coding.trim().eq_ignore_ascii_case(name).then(|| weight(parameter(parameters, "q")))
-        })
-    };
-    weight_of("gzip").or_else(|| weight_of("*")).is_some_and(|weight| weight > 0)
-}
-
 /// Finds a parameter by its case-insensitive name.
 fn parameter<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
     let mut pairs = parameters.split(';').filter_map(|pair| pair.split_once('='));
@@ -94,16 +83,6 @@ mod tests {
             ("application/json", ScrapeFormat::Text),
         ] {
             assert_eq!(negotiate(accept), expected, "{accept}");
-        }
-    }
-
-    #[test]
-    fn gzip_is_sent_to_those_who_take_it() {
-        for accepted in ["gzip", "deflate, gzip;q=0.5", "GZIP", "*", "br;q=1.0, *;q=0.1"] {
-            assert!(accepts_gzip(accepted), "{accepted}");
-        }
-        for refused in ["", "identity", "br", "gzip;q=0", "gzip; Q = 0", "*;q=0", "gzip;q=0, *;q=1"] {
-            assert!(!accepts_gzip(refused), "{refused}");
         }
     }
 }

@@ -13,12 +13,9 @@
 //! `uplot/` is uPlot 1.6.32 as published, with its license. Names from the network are only set as text, and the policy
 //! below blocks every script that is not one of these files.
 
-use std::sync::OnceLock;
-
+use flate2::Crc;
 use http::HeaderName;
 use http::header::{CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_FRAME_OPTIONS};
-
-use super::routes::gzipped;
 
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
@@ -39,13 +36,6 @@ pub(super) struct Asset {
     path: &'static str,
     pub(super) content_type: &'static str,
     pub(super) bytes: &'static [u8],
-    encoded: OnceLock<EncodedAsset>,
-}
-
-/// Compressed form of a file, computed on first use.
-struct EncodedAsset {
-    gzipped: Vec<u8>,
-    etag: String,
 }
 
 pub(super) static INDEX: Asset = Asset::new("/", HTML, include_bytes!("index.html"));
@@ -74,28 +64,14 @@ pub(super) fn asset(path: &str) -> Option<&'static Asset> {
 
 impl Asset {
     const fn new(path: &'static str, content_type: &'static str, bytes: &'static [u8]) -> Self {
-        Self { path, content_type, bytes, encoded: OnceLock::new() }
+        Self { path, content_type, bytes }
     }
 
-    /// Returns the file in gzip.
-    pub(super) fn gzipped(&'static self) -> &'static [u8] {
-        &self.encoded().gzipped
-    }
-
-    /// Returns the entity tag in quotes. Send it as a weak one, because the gzip form shares it.
-    pub(super) fn etag(&'static self) -> &'static str {
-        &self.encoded().etag
-    }
-
-    fn encoded(&'static self) -> &'static EncodedAsset {
-        self.encoded.get_or_init(|| {
-            // Writing to memory does not fail.
-            let packed = gzipped(self.bytes).unwrap_or_default();
-            // A gzip file ends with the checksum and the length of its content.
-            let end = packed[packed.len().saturating_sub(8)..].iter().map(|byte| format!("{byte:02x}"));
-            let tag = format!("\"{}\"", end.collect::<String>());
-            EncodedAsset { gzipped: packed, etag: tag }
-        })
+    /// Returns the entity tag in quotes: checksum and length of the file.
+    pub(super) fn etag(&self) -> String {
+        let mut crc = Crc::new();
+        crc.update(self.bytes);
+        format!("\"{:08x}{:08x}\"", crc.sum(), crc.amount())
     }
 }
 
