@@ -26,7 +26,7 @@ const DRAIN_POLL_INTERVAL: Gap = Gap::from_millis(10);
 /// Forward requests to an inference server and measure the token streams of its responses
 ///
 /// The proxy forwards every byte unchanged. It exports metrics on the admin address, where a browser finds a live page,
-/// and pushes metrics and traces to an OTLP collector.
+/// and pushes metrics, traces and logs to an OTLP collector.
 #[derive(clap::Args)]
 #[command(after_long_help = SETTINGS)]
 pub(super) struct Args {
@@ -78,7 +78,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Proxy::check(&loaded.config, &loaded.otlp)?;
         return crate::cli::terminal::print(&explain(&loaded));
     }
-    let logging = logging::start(loaded.config.log).context("cannot begin to log")?;
+    let logging = logging::start(loaded.config.log, &loaded.otlp).context("cannot begin to log")?;
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     start(loaded, source, &logging, inherited)
 }
@@ -102,7 +102,7 @@ fn start(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Before anybody can see that we run and tell us to stop: a signal that nobody waits for kills.
     let mut signals = runtime.block_on(async { ProxySignals::new() })?;
-    let proxy = Proxy::start_on(loaded.config.clone(), &loaded.otlp, &mut inherited)?;
+    let proxy = Proxy::start_on(loaded.config.clone(), &loaded.otlp, logging.exported(), &mut inherited)?;
     for address in inherited.unused() {
         tracing::warn!(
             "LISTEN_FDS has a socket for {address}, which is neither `listen` nor `admin`: nobody answers there"

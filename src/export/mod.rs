@@ -9,6 +9,7 @@
 //!                          |           |------> otlp metrics (explicit or exponential, cumulative or delta)
 //!                          |           `------> /api/live, /api/history and the live page
 //!                          `-> spans ---------> otlp traces
+//! tracing events -> records ------------------> otlp logs
 //! ```
 //!
 //! A [`registry::snapshot::Snapshot`] is plain data that every exporter reads. So a scrape, an OTLP export and the live page of

@@ -7,6 +7,8 @@
 
 use std::num::{NonZeroU64, NonZeroU128};
 
+use opentelemetry::TraceFlags;
+use opentelemetry::trace::{SpanContext, TraceState};
 pub use opentelemetry::{SpanId, TraceId};
 use rand::{Rng, RngExt as _};
 
@@ -165,6 +167,12 @@ impl RequestTrace {
             random: parent.is_none_or(|parent| parent.flags & RANDOM != 0),
             tracestate: tracestate.and_then(|state| std::str::from_utf8(state).ok()).filter(visible).map(Into::into),
         }
+    }
+
+    /// Returns the SERVER span's context, for what is logged about the request.
+    pub(in crate::export) fn server_context(&self) -> SpanContext {
+        let flags = TraceFlags::NOT_SAMPLED.with_sampled(self.sampled);
+        SpanContext::new(self.trace_id, self.server_span, flags, false, TraceState::NONE)
     }
 
     /// Returns the `traceparent` for the upstream: the trace with the CLIENT span as the parent. If the trace starts

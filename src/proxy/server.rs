@@ -25,6 +25,7 @@ use crate::config::otlp::OtlpConfig;
 use crate::export::control::live_view::LiveSnapshot;
 use crate::export::control::thread::{ControlHandle, ControlPlane, RuntimeSettings};
 use crate::export::otlp;
+use crate::export::otlp::logs::LogPipeline;
 use crate::export::registry::aggregate;
 use crate::export::registry::catalog::Convention;
 use crate::measure::time::Gap;
@@ -104,23 +105,24 @@ impl Proxy {
     /// # Errors
     /// [`StartError`], which names the setting to change.
     pub fn start(config: ProxyConfig, otlp: &OtlpConfig) -> Result<Self, StartError> {
-        Self::start_on(config, otlp, &mut InheritedSockets::default())
+        Self::start_on(config, otlp, None, &mut InheritedSockets::default())
     }
 
-    /// Starts a proxy on inherited sockets; binds new ones if none matches.
+    /// Starts a proxy on inherited sockets; binds new ones if none matches. It exports the records of `logs`.
     ///
     /// # Errors
     /// [`StartError`], which names the setting to change.
     pub fn start_on(
         config: ProxyConfig,
         otlp: &OtlpConfig,
+        logs: Option<&LogPipeline>,
         inherited: &mut InheritedSockets,
     ) -> Result<Self, StartError> {
         let (listener, listen) = open(inherited, config.listen, SOCKET_NAMES[0])?;
         let (admin_listener, admin) = open(inherited, config.admin, SOCKET_NAMES[1])?;
         let convention = if otlp.latest_gen_ai { Convention::Latest } else { Convention::Frozen };
-        let plane =
-            ControlPlane::new(rules(&config, convention), otlp, Some(config.upstream.to_string()), Clock::Monotonic);
+        let upstream = Some(config.upstream.to_string());
+        let plane = ControlPlane::new(rules(&config, convention), otlp, logs, upstream, Clock::Monotonic);
         let controls = plane.handle();
         let certificates = Certificates::load(&config)?;
         enable_rx_timestamps();

@@ -82,6 +82,7 @@ fn main() {
         RuntimeSettings::default(),
         &OtlpConfig::from_environment(|_| None).0,
         None,
+        None,
         Clock::Monotonic,
     );
     let reporter = plane.reporter();
@@ -95,7 +96,7 @@ fn main() {
             aggregate: AggregateSettings { max_models: models, ..settings.clone() },
             ..RuntimeSettings::default()
         };
-        let plane = ControlPlane::new(rules, &OtlpConfig::from_environment(|_| None).0, None, Clock::Monotonic);
+        let plane = ControlPlane::new(rules, &OtlpConfig::from_environment(|_| None).0, None, None, Clock::Monotonic);
         let (reporter, controls) = (plane.reporter(), plane.handle());
         let cut = || {
             (0..models).for_each(|model| reporter.finished(self::record(&format!("model-{model}"), &slos).into()));

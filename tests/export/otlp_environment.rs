@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use streamgauge::config::ClientIdentity;
 use streamgauge::config::otlp::{
-    ExporterConfig, HistogramAggregation, MetricsConfig, OtlpConfig, Protocol, Sampler, Temporality, TracesConfig,
+    BatchConfig, ExporterConfig, HistogramAggregation, MetricsConfig, OtlpConfig, Protocol, Sampler, Temporality,
+    TracesConfig,
 };
 use streamgauge::measure::time::Gap;
 
@@ -41,33 +42,44 @@ fn millis(millis: u64) -> Gap {
 }
 
 /// Where each signal goes.
-fn urls(variables: &Variables<'_>) -> (Option<String>, Option<String>) {
+fn urls(variables: &Variables<'_>) -> [Option<String>; 3] {
     let otlp = understood(variables);
     let url = |exporter: &ExporterConfig| exporter.endpoint.to_string();
-    (otlp.metrics.map(|metrics| url(&metrics.exporter)), otlp.traces.map(|traces| url(&traces.exporter)))
+    [
+        otlp.metrics.map(|metrics| url(&metrics.exporter)),
+        otlp.traces.map(|traces| url(&traces.exporter)),
+        otlp.logs.map(|logs| url(&logs.exporter)),
+    ]
 }
 
 #[test]
 fn a_signal_is_on_only_where_an_endpoint_is_named() {
-    let metrics_url = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://m/x");
-    let (m, t) = ("http://collector:4318/v1/metrics", "http://collector:4318/v1/traces");
-    for (variables, on_metrics, on_traces) in [
-        (&[][..], None, None),
-        (&[("OTEL_EXPORTER_OTLP_ENDPOINT", "")], None, None),
-        (&[("OTEL_METRICS_EXPORTER", "otlp"), ("OTEL_TRACES_EXPORTER", "otlp")], None, None),
-        (&[BASE], Some(m), Some(t)),
-        (&[metrics_url], Some("http://m:80/x"), None),
-        (&[BASE, metrics_url], Some("http://m:80/x"), Some(t)),
-        (&[BASE, ("OTEL_SDK_DISABLED", "True")], None, None),
-        (&[BASE, ("OTEL_SDK_DISABLED", "false")], Some(m), Some(t)),
-        (&[BASE, ("OTEL_METRICS_EXPORTER", "none")], None, Some(t)),
-        (&[BASE, ("OTEL_METRICS_EXPORTER", "prometheus")], None, Some(t)),
-        (&[BASE, ("OTEL_METRICS_EXPORTER", "prometheus, OTLP")], Some(m), Some(t)),
-        (&[BASE, ("OTEL_TRACES_EXPORTER", "none")], Some(m), None),
-        (&[BASE, ("OTEL_TRACES_EXPORTER", "")], Some(m), Some(t)),
+    let (metrics_url, logs_url) =
+        (("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://m/x"), ("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "http://l/y"));
+    let [m, t, l] = ["metrics", "traces", "logs"].map(|signal| format!("http://collector:4318/v1/{signal}"));
+    let [m, t, l] = [Some(&*m), Some(&*t), Some(&*l)];
+    for (variables, on) in [
+        (&[][..], [None; 3]),
+        (&[("OTEL_EXPORTER_OTLP_ENDPOINT", "")], [None; 3]),
+        (
+            &[("OTEL_METRICS_EXPORTER", "otlp"), ("OTEL_TRACES_EXPORTER", "otlp"), ("OTEL_LOGS_EXPORTER", "otlp")],
+            [None; 3],
+        ),
+        (&[BASE], [m, t, l]),
+        (&[metrics_url], [Some("http://m:80/x"), None, None]),
+        (&[logs_url], [None, None, Some("http://l:80/y")]),
+        (&[BASE, metrics_url, logs_url], [Some("http://m:80/x"), t, Some("http://l:80/y")]),
+        (&[BASE, ("OTEL_SDK_DISABLED", "True")], [None; 3]),
+        (&[BASE, ("OTEL_SDK_DISABLED", "false")], [m, t, l]),
+        (&[BASE, ("OTEL_METRICS_EXPORTER", "none")], [None, t, l]),
+        (&[BASE, ("OTEL_METRICS_EXPORTER", "prometheus")], [None, t, l]),
+        (&[BASE, ("OTEL_METRICS_EXPORTER", "prometheus, OTLP")], [m, t, l]),
+        (&[BASE, ("OTEL_TRACES_EXPORTER", "none")], [m, None, l]),
+        (&[BASE, ("OTEL_TRACES_EXPORTER", "")], [m, t, l]),
+        (&[BASE, ("OTEL_LOGS_EXPORTER", "none")], [m, t, None]),
+        (&[BASE, ("OTEL_LOGS_EXPORTER", "otlp")], [m, t, l]),
     ] {
-        let expected = (on_metrics.map(str::to_owned), on_traces.map(str::to_owned));
-        assert_eq!(urls(variables), expected, "{variables:?}");
+        assert_eq!(urls(variables), on.map(|url| url.map(str::to_owned)), "{variables:?}");
     }
 }
 
@@ -107,9 +119,9 @@ fn grpc_takes_a_host_and_port_and_is_tls_unless_told_otherwise() {
 
 #[test]
 fn what_is_not_set_is_as_specified() {
-    let OtlpConfig { metrics, traces, disabled_by: off, resource, latest_gen_ai } = understood(&[BASE]);
-    let (metrics, traces) = (metrics.unwrap(), traces.unwrap());
-    for exporter in [&metrics.exporter, &traces.exporter] {
+    let OtlpConfig { metrics, traces, logs, disabled_by: off, resource, latest_gen_ai } = understood(&[BASE]);
+    let (metrics, traces, logs) = (metrics.unwrap(), traces.unwrap(), logs.unwrap());
+    for exporter in [&metrics.exporter, &traces.exporter, &logs.exporter] {
         assert_eq!(
             (exporter.protocol, exporter.timeout, exporter.gzip),
             (Protocol::HttpProtobuf, millis(10_000), false)
@@ -119,19 +131,29 @@ fn what_is_not_set_is_as_specified() {
     assert_eq!((metrics.interval, metrics.timeout), (millis(60_000), millis(30_000)));
     assert_eq!((metrics.temporality, metrics.histograms), (Temporality::Cumulative, HistogramAggregation::Explicit));
     assert_eq!(traces.sampler, Sampler { parent_based: true, ratio: 1.0 });
-    assert_eq!((traces.schedule_delay, traces.timeout), (millis(5_000), millis(30_000)));
-    assert_eq!((traces.max_queue_size, traces.max_batch_size), (2048, 512));
+    let batch = |schedule_delay| BatchConfig {
+        schedule_delay: millis(schedule_delay),
+        timeout: millis(30_000),
+        max_queue_size: 2048,
+        max_batch_size: 512,
+    };
+    assert_eq!((traces.batch, logs.batch), (batch(5_000), batch(1_000)));
     assert_eq!(resource, [("service.name".to_owned(), "streamgauge".to_owned())]);
-    assert!(!latest_gen_ai && off == [None; 2]);
+    assert!(!latest_gen_ai && off == [None; 3]);
 }
 
 #[test]
 fn a_signal_that_is_off_says_which_variable_turned_it_off() {
     let explained = |more: &[(&str, &str)]| understood(&with(more)).explain();
-    let (metrics, traces) = ("OTLP metrics: off by OTEL_SDK_DISABLED\n", "OTLP traces: off by OTEL_SDK_DISABLED\n");
-    assert_eq!(explained(&[("OTEL_SDK_DISABLED", "true")]), [metrics, traces].concat());
-    let traces = "every 1m\nOTLP traces: off by OTEL_TRACES_EXPORTER\n";
-    assert!(explained(&[("OTEL_TRACES_EXPORTER", "none")]).ends_with(traces));
+    let off = ["metrics", "traces", "logs"].map(|signal| format!("OTLP {signal}: off by OTEL_SDK_DISABLED\n"));
+    assert_eq!(explained(&[("OTEL_SDK_DISABLED", "true")]), off.concat());
+    for (variable, line) in [
+        ("OTEL_TRACES_EXPORTER", "every 1m\nOTLP traces: off by OTEL_TRACES_EXPORTER\nOTLP logs: http"),
+        ("OTEL_LOGS_EXPORTER", "every 5s\nOTLP logs: off by OTEL_LOGS_EXPORTER\n"),
+    ] {
+        let told = explained(&[(variable, "none")]);
+        assert!(told.contains(line), "{told}");
+    }
 }
 
 #[test]
@@ -139,6 +161,10 @@ fn an_option_of_one_signal_goes_before_that_of_all() {
     let variables = with(&[
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
         ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "HTTP/protobuf"),
+        ("OTEL_EXPORTER_OTLP_LOGS_PROTOCOL", "http/protobuf"),
+        ("OTEL_EXPORTER_OTLP_LOGS_HEADERS", "x=2"),
+        ("OTEL_EXPORTER_OTLP_LOGS_CERTIFICATE", "/lca"),
+        ("OTEL_EXPORTER_OTLP_LOGS_TIMEOUT", "2000"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "1000"),
         ("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "0"),
         ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
@@ -163,6 +189,11 @@ fn an_option_of_one_signal_goes_before_that_of_all() {
     assert_eq!(
         of(otlp.metrics.unwrap().exporter),
         (Protocol::HttpProtobuf, no_limit, false, b, path("/mca"), path("/cert"), path("/mkey"))
+    );
+    let l = vec!["x: 2".to_owned()];
+    assert_eq!(
+        of(otlp.logs.unwrap().exporter),
+        (Protocol::HttpProtobuf, millis(2_000), true, l, path("/lca"), path("/cert"), path("/key"))
     );
     let a = vec!["authorization: Bearer a".to_owned(), "x: 1".to_owned()];
     assert_eq!(
@@ -202,14 +233,22 @@ fn traces_take_every_standard_sampler() {
 }
 
 #[test]
-fn traces_take_the_batch_processors_bounds() {
-    let traces = traces(&[
+fn traces_and_logs_take_the_bounds_of_their_batch_processors() {
+    let otlp = understood(&with(&[
         ("OTEL_BSP_SCHEDULE_DELAY", "100"),
         ("OTEL_BSP_EXPORT_TIMEOUT", "0"),
         ("OTEL_BSP_MAX_QUEUE_SIZE", "100"),
-    ]);
+        ("OTEL_BLRP_SCHEDULE_DELAY", "200"),
+        ("OTEL_BLRP_EXPORT_TIMEOUT", "300"),
+        ("OTEL_BLRP_MAX_QUEUE_SIZE", "400"),
+        ("OTEL_BLRP_MAX_EXPORT_BATCH_SIZE", "50"),
+    ]));
+    let traces = otlp.traces.unwrap().batch;
     assert_eq!((traces.schedule_delay, traces.timeout), (millis(100), millis(2_147_483_647)));
     assert_eq!((traces.max_queue_size, traces.max_batch_size), (100, 100), "a batch is never larger than the queue");
+    let logs =
+        BatchConfig { schedule_delay: millis(200), timeout: millis(300), max_queue_size: 400, max_batch_size: 50 };
+    assert_eq!(otlp.logs.unwrap().batch, logs);
 }
 
 #[test]
@@ -316,6 +355,12 @@ fn what_is_not_understood_is_a_warning_and_then_not_set() {
             "OTEL_BSP_MAX_EXPORT_BATCH_SIZE is ignored: 4096 is more than OTEL_BSP_MAX_QUEUE_SIZE, which is 2048",
         ),
         (
+            "OTEL_BLRP_MAX_EXPORT_BATCH_SIZE",
+            "2049",
+            "OTEL_BLRP_MAX_EXPORT_BATCH_SIZE is ignored: 2049 is more than OTEL_BLRP_MAX_QUEUE_SIZE, which is 2048",
+        ),
+        ("OTEL_LOGS_EXPORTER", "console", "OTEL_LOGS_EXPORTER: `console` is not an exporter here; otlp and none are"),
+        (
             "OTEL_RESOURCE_ATTRIBUTES",
             "a=1,b",
             "OTEL_RESOURCE_ATTRIBUTES is ignored: its entry 2 is not key=value with percent-encoding",
@@ -346,8 +391,8 @@ fn an_endpoint_that_is_none_is_a_warning_that_does_not_quote_it() {
         ("http://c/é", character),
     ] {
         let (otlp, warnings) = read(&[("OTEL_EXPORTER_OTLP_ENDPOINT", url)]);
-        assert_eq!(warnings, [format!("OTEL_EXPORTER_OTLP_ENDPOINT is ignored: {expected}")], "once for both signals");
-        assert_eq!((otlp.metrics, otlp.traces), (None, None));
+        assert_eq!(warnings, [format!("OTEL_EXPORTER_OTLP_ENDPOINT is ignored: {expected}")], "once for all signals");
+        assert_eq!((otlp.metrics, otlp.traces, otlp.logs), (None, None, None));
     }
     let own = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "collector");
     let (otlp, warnings) = read(&with(&[own]));
@@ -365,11 +410,13 @@ fn nothing_that_is_shown_holds_a_secret() {
     assert_eq!(
         otlp.explain(),
         "OTLP metrics: http/protobuf to https://c:443/mine/v1/metrics with headers authorization, x-tenant every 1m\n\
-         OTLP traces: http/protobuf to https://c:443/mine/v1/traces with headers authorization, x-tenant every 5s\n"
+         OTLP traces: http/protobuf to https://c:443/mine/v1/traces with headers authorization, x-tenant every 5s\n\
+         OTLP logs: http/protobuf to https://c:443/mine/v1/logs with headers authorization, x-tenant every 1s\n"
     );
     assert_eq!(
         understood(&[]).explain(),
         "OTLP metrics: off; OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_METRICS_ENDPOINT turns them on\n\
-         OTLP traces: off; OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT turns them on\n"
+         OTLP traces: off; OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT turns them on\n\
+         OTLP logs: off; OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_LOGS_ENDPOINT turns them on\n"
     );
 }

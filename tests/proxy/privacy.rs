@@ -40,6 +40,8 @@ fn secrets_are_in_no_capture_log_metric_page_span_or_error() {
         });
         let endpoint = format!("OTEL_EXPORTER_OTLP_ENDPOINT=http://{}", collector.addr);
         let under = ["env", &endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", "OTEL_BSP_SCHEDULE_DELAY=50"];
+        let headers = "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20canary7f3a";
+        let under = [&under[..], &[headers, "OTEL_BLRP_SCHEDULE_DELAY=50"]].concat();
         let log = format!("--log-format={format}");
         let session = format!("--capture-session={session}");
         let tokenizer = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizers/tiny.json");
@@ -59,7 +61,8 @@ fn secrets_are_in_no_capture_log_metric_page_span_or_error() {
         assert!(run.said().contains("tokens_from"), "access lines: {}", run.said());
         assert_silent(run.said(), "the log");
         let exports = exports.lock().unwrap();
-        for known in ["gen_ai.server.request.duration", "chat llama", "gen_ai.response.model"] {
+        let logs = ["streamgauge::access", "tokens_from", "forwarding"];
+        for known in ["gen_ai.server.request.duration", "chat llama", "gen_ai.response.model"].into_iter().chain(logs) {
             assert!(String::from_utf8_lossy(&exports).contains(known), "{known} was not exported");
         }
         assert_silent(&*exports, "OTLP");

@@ -539,7 +539,8 @@ fn a_second_signal_does_not_wait_for_a_collector() {
         (Upstream::answering("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), tempfile::tempdir().unwrap());
     let collector = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("OTEL_EXPORTER_OTLP_ENDPOINT=http://{}", collector.local_addr().unwrap());
-    let mut run = run_to(&format!("http://{}", upstream.addr), &["env", &endpoint], folder.path(), &[]);
+    let under = ["env", &endpoint, "OTEL_BLRP_SCHEDULE_DELAY=600000"];
+    let mut run = run_to(&format!("http://{}", upstream.addr), &under, folder.path(), &[]);
     // The start looks whether the collector can be reached.
     drop(collector.accept().unwrap());
     kill(run.pid(), Signal::SIGTERM).unwrap();

@@ -69,6 +69,7 @@ fn what_is_flushed_over_http_is_what_was_scraped_in_exponential_buckets_too() {
         command.env("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", "base2_exponential_bucket_histogram");
         // Nothing is sent before the end.
         command.env("OTEL_METRIC_EXPORT_INTERVAL", "600000").env("OTEL_BSP_SCHEDULE_DELAY", "600000");
+        command.env("OTEL_BLRP_SCHEDULE_DELAY", "600000");
     });
     let scraped = known.proxy.scrape_native();
     assert!(sink.exports().is_empty());
@@ -126,6 +127,40 @@ fn a_span_tells_what_is_known_of_a_request() {
         "gen_ai.usage.cache_read.input_tokens": 64, "gen_ai.usage.reasoning.output_tokens": 5,
     });
     assert_eq!(attributes(&client.attributes), told);
+}
+
+#[test]
+fn a_record_of_the_access_log_has_the_trace_of_its_request_by_both_protocols() {
+    let sim = tools::sim(&["--model", MODEL]);
+    for protocol in ["grpc", "http/protobuf"] {
+        let sink = Sink::start();
+        let rotel = tools::rotel(sink.grpc);
+        let proxy = ProxyProcess::with(sim.addr, |command| {
+            let to = if protocol == "grpc" { rotel.grpc } else { rotel.http };
+            command.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{to}"));
+            command.env("OTEL_EXPORTER_OTLP_PROTOCOL", protocol).env("OTEL_SERVICE_NAME", "weir").arg("--access-log");
+            command.env("OTEL_BSP_SCHEDULE_DELAY", "50").env("OTEL_BLRP_SCHEDULE_DELAY", "50");
+        });
+        streams(&proxy, 1);
+        let access = || sink.logs("streamgauge::access");
+        until("the spans and the record have arrived", SOON, || sink.spans().len() == 2 && access().len() == 1);
+        let (spans, record) = (sink.spans(), access().remove(0));
+        let server = spans.iter().find(|span| span.kind() == SpanKind::Server).unwrap();
+        assert_eq!((&record.trace_id, &record.span_id), (&server.trace_id, &server.span_id));
+        assert_eq!((&*record.severity_text, record.flags & 1), ("INFO", 1));
+        let told = attributes(&record.attributes);
+        assert_eq!(
+            (&told["status"], &told["model"], &told["outcome"]),
+            (&json!(200), &json!(MODEL), &json!("success"))
+        );
+        let own = sink.logs("streamgauge::cli::proxy");
+        assert!(own.iter().any(|record| attributes(&record.attributes)["admin"] == proxy.admin.to_string()), "{own:?}");
+        let exports = sink.exports();
+        let logs = exports.iter().find_map(|export| export.logs.first()).unwrap();
+        let resource = attributes(&logs.resource.as_ref().unwrap().attributes);
+        assert_eq!(resource["service.name"], "weir");
+        assert!(resource["process.pid"].as_u64().is_some(), "{resource}");
+    }
 }
 
 /// The names of a span's events, which must be in order and within the span.
@@ -201,6 +236,7 @@ fn a_collector_that_is_down_costs_counted_telemetry_and_nothing_else() {
         // Time for a collector on a busy machine, once there is one.
         command.env("OTEL_METRIC_EXPORT_INTERVAL", "200").env("OTEL_METRIC_EXPORT_TIMEOUT", "3000");
         command.env("OTEL_BSP_SCHEDULE_DELAY", "100").env("OTEL_BSP_EXPORT_TIMEOUT", "3000");
+        command.env("OTEL_BLRP_SCHEDULE_DELAY", "100").env("OTEL_BLRP_EXPORT_TIMEOUT", "3000");
     });
     streams(&proxy, 3);
     let dropped = |exporter| {
@@ -208,6 +244,7 @@ fn a_collector_that_is_down_costs_counted_telemetry_and_nothing_else() {
         sum(&proxy.scrape(), "streamgauge_export_dropped_total", &labels)
     };
     until("the spans of three requests are counted as lost", SOON, || dropped("otlp_traces") == 6.0);
+    until("log records are counted as lost", SOON, || dropped("otlp_logs") > 0.0);
     until("data points are counted as lost", SOON, || dropped("otlp_metrics") > 0.0);
     until("it has been said", SOON, || proxy.running.said("OTLP export failed") > 0);
 
@@ -225,5 +262,5 @@ fn a_collector_that_is_down_costs_counted_telemetry_and_nothing_else() {
     let state = json(&proxy.page("/api/state"));
     assert!(state["recent"].as_array().unwrap().iter().all(|request| request["outcome"] == "success"));
     let complaints = proxy.running.said("OTLP export failed");
-    assert!(complaints <= 2, "{complaints} lines for two signals within a minute");
+    assert!(complaints <= 3, "{complaints} lines for three signals within a minute");
 }

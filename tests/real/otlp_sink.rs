@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
+use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs};
 use opentelemetry_proto::tonic::metrics::v1::ResourceMetrics;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, Span};
@@ -40,6 +42,8 @@ pub(crate) struct Export {
     pub(crate) metrics: Vec<ResourceMetrics>,
     /// What it has of traces.
     pub(crate) traces: Vec<ResourceSpans>,
+    /// What it has of logs.
+    pub(crate) logs: Vec<ResourceLogs>,
 }
 
 impl Sink {
@@ -82,6 +86,13 @@ impl Sink {
         self.spans().into_iter().filter(|span| span.kind() == SpanKind::Client).collect()
     }
 
+    /// The log records so far of the scope with this name.
+    pub(crate) fn logs(&self, scope: &str) -> Vec<LogRecord> {
+        let scopes = self.exports().into_iter().flat_map(|export| export.logs).flat_map(|logs| logs.scope_logs);
+        let of_name = scopes.filter(|logs| logs.scope.as_ref().is_some_and(|known| known.name == scope));
+        of_name.flat_map(|logs| logs.log_records).collect()
+    }
+
     /// The last value of every series, under the name that Prometheus would store it by.
     pub(crate) fn metrics(&self) -> Table {
         let mut table = Table::new();
@@ -100,13 +111,14 @@ impl Export {
         let hex = text(&line["bytes"]);
         let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
         let bytes: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
-        let (mut metrics, mut traces) = (Vec::new(), Vec::new());
+        let (mut metrics, mut traces, mut logs) = (Vec::new(), Vec::new(), Vec::new());
         match line["kind"].as_str().unwrap() {
             "metrics" => metrics = ExportMetricsServiceRequest::decode(&bytes[..]).unwrap().resource_metrics,
             "traces" => traces = ExportTraceServiceRequest::decode(&bytes[..]).unwrap().resource_spans,
+            "logs" => logs = ExportLogsServiceRequest::decode(&bytes[..]).unwrap().resource_logs,
             other => panic!("we send no {other}"),
         }
-        Self { via: text(&line["via"]), headers, metrics, traces }
+        Self { via: text(&line["via"]), headers, metrics, traces, logs }
     }
 }
 

@@ -81,6 +81,7 @@ fn flushing(server: SocketAddr, sink: &Sink, flags: &[&str]) -> ProxyProcess {
         command.args(flags).env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", sink.grpc));
         command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc");
         command.env("OTEL_METRIC_EXPORT_INTERVAL", "600000").env("OTEL_BSP_SCHEDULE_DELAY", "600000");
+        command.env("OTEL_BLRP_SCHEDULE_DELAY", "600000");
     })
 }
 

@@ -14,12 +14,13 @@ use anyhow::Context as _;
 use self::load::{CLIENTS, DemoClients, MODELS};
 use self::tui::DemoScreen;
 use super::help::VerbHelp;
-use super::logging;
+use super::logging::{self, LogHandle};
 use super::signals::StopSignals;
 use crate::clock::Clock;
-use crate::config::{ConfigSource, LogConfig, LogFormat, LogLevel, RawSettings};
+use crate::config::{ConfigSource, LoadedConfig, LogConfig, LogFormat, LogLevel, RawSettings};
 use crate::export::control::live_view::LiveSnapshot;
 use crate::measure::time::Gap;
+use crate::net::inherited::InheritedSockets;
 use crate::proxy::{Proxy, StartError};
 use crate::sim::{SimOptions, SimServer};
 
@@ -69,13 +70,15 @@ pub(super) const HELP: VerbHelp = VerbHelp {
 };
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let _logging =
-        logging::start(LogConfig { format: LogFormat::Text, level: LogLevel::Warn }).context("cannot begin to log")?;
     let models = MODELS.map(str::to_owned).into();
     // Long prompts are read in small pieces, so that they do not hold up everybody else.
     let options = SimOptions { models, max_batched_tokens: 512, mean_output_tokens: 120, ..SimOptions::default() };
     let server = SimServer::bind(options, SocketAddr::from(([127, 0, 0, 1], 0)))?.spawn()?;
-    let proxy = start_proxy(args, server.local_addr())?;
+    let loaded = load(args, server.local_addr())?;
+    let logging = logging::start(LogConfig { format: LogFormat::Text, level: LogLevel::Warn }, &loaded.otlp)
+        .context("cannot begin to log")?;
+    loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    let proxy = start_proxy(args, loaded, &logging)?;
     crate::cli::terminal::eprint_line(&intro_text(&proxy, server.local_addr(), args.length));
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -97,8 +100,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     done
 }
 
-/// The proxy, on its usual ports or, where nobody asked for them and they are taken, on free ones.
-fn start_proxy(args: &Args, upstream: SocketAddr) -> anyhow::Result<Proxy> {
+/// The configuration of the proxy.
+fn load(args: &Args, upstream: SocketAddr) -> anyhow::Result<LoadedConfig> {
     let settings = RawSettings {
         upstream: Some(format!("http://{upstream}")),
         listen: args.listen.clone(),
@@ -109,11 +112,15 @@ fn start_proxy(args: &Args, upstream: SocketAddr) -> anyhow::Result<Proxy> {
         provider: Some("simulated".to_owned()),
         ..RawSettings::default()
     };
-    let loaded = ConfigSource::new(settings, None, otel()).load()?;
-    loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    Ok(ConfigSource::new(settings, None, otel()).load()?)
+}
+
+/// The proxy, on its usual ports or, where nobody asked for them and they are taken, on free ones.
+fn start_proxy(args: &Args, loaded: LoadedConfig, logging: &LogHandle) -> anyhow::Result<Proxy> {
     let mut config = loaded.config;
     loop {
-        let error = match Proxy::start(config.clone(), &loaded.otlp) {
+        let mut inherited = InheritedSockets::default();
+        let error = match Proxy::start_on(config.clone(), &loaded.otlp, logging.exported(), &mut inherited) {
             Ok(proxy) => return Ok(proxy),
             Err(error) => error,
         };

@@ -57,16 +57,16 @@ impl LiveRun {
         let (mut otlp, warnings) = OtlpConfig::from_environment(|name| env::var(name).ok());
         // Spans describe forwarded requests, and a replay forwards none.
         otlp.traces = None;
-        if listener.is_none() && otlp.metrics.is_none() {
+        if listener.is_none() && otlp.metrics.is_none() && otlp.logs.is_none() {
             return Ok((None, None));
         }
-        let _logging = logging::start(LogConfig { format: LogFormat::Text, level: LogLevel::Warn })
+        let logging = logging::start(LogConfig { format: LogFormat::Text, level: LogLevel::Warn }, &otlp)
             .context("cannot begin to log")?;
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         let convention = if otlp.latest_gen_ai { Convention::Latest } else { Convention::Frozen };
         let aggregate = aggregate::AggregateSettings { slos: Arc::clone(&plan.slos), convention, ..Default::default() };
         let rules = RuntimeSettings { aggregate, tail_keep: TailSampling::default(), ..RuntimeSettings::default() };
-        let plane = ControlPlane::new(rules, &otlp, None, Clock::Monotonic);
+        let plane = ControlPlane::new(rules, &otlp, logging.exported(), None, Clock::Monotonic);
         let (gauges, reporter) = (plane.gauges(), plane.reporter());
         let (stop, stopped) = oneshot::channel::<()>();
         if let Some(listener) = &listener {
@@ -88,7 +88,7 @@ impl LiveRun {
             let server = servers[done.target % servers.len()].clone();
             reporter.replayed(record_from_planned(done, server), done.lag());
         });
-        Ok((Some(Self { gauges, stop, thread, _logging }), Some(watcher)))
+        Ok((Some(Self { gauges, stop, thread, _logging: logging }), Some(watcher)))
     }
 
     /// Attaches the run to the live page.

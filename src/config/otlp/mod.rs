@@ -29,8 +29,10 @@ pub struct OtlpConfig {
     pub metrics: Option<MetricsConfig>,
     /// Traces, if enabled.
     pub traces: Option<TracesConfig>,
-    /// The variable that disables metrics, and the one that disables traces, if set.
-    pub disabled_by: [Option<&'static str>; 2],
+    /// Logs, if enabled.
+    pub logs: Option<LogsConfig>,
+    /// The variables that disable metrics, traces and logs, if set.
+    pub disabled_by: [Option<&'static str>; 3],
     /// Resource attributes, including `service.name`.
     pub resource: Vec<(String, String)>,
     /// `gen_ai_latest_experimental`: use the latest GenAI conventions instead of the last frozen ones.
@@ -59,13 +61,29 @@ pub struct TracesConfig {
     pub exporter: ExporterConfig,
     /// Head sampling.
     pub sampler: Sampler,
+    /// Batches of spans.
+    pub batch: BatchConfig,
+}
+
+/// Logs export.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogsConfig {
+    /// Exporter settings.
+    pub exporter: ExporterConfig,
+    /// Batches of log records.
+    pub batch: BatchConfig,
+}
+
+/// Batches of spans or log records.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BatchConfig {
     /// Time between two exports.
     pub schedule_delay: Gap,
     /// Timeout of one export, including retries.
     pub timeout: Gap,
-    /// Limit on spans that wait for export; further ones are dropped and counted.
+    /// Limit on items that wait for export; further ones are dropped and counted.
     pub max_queue_size: usize,
-    /// Spans per export, at most `max_queue_size`.
+    /// Items per export, at most `max_queue_size`.
     pub max_batch_size: usize,
 }
 
@@ -111,8 +129,9 @@ const SERVICE_NAME: &str = "streamgauge";
 /// Defaults of the specification.
 const METRIC_INTERVAL: Gap = Gap::from_millis(60_000);
 const METRIC_TIMEOUT: Gap = Gap::from_millis(30_000);
-const SCHEDULE_DELAY: Gap = Gap::from_millis(5_000);
-const SPAN_TIMEOUT: Gap = Gap::from_millis(30_000);
+const SPAN_SCHEDULE_DELAY: Gap = Gap::from_millis(5_000);
+const LOG_SCHEDULE_DELAY: Gap = Gap::from_millis(1_000);
+const BATCH_TIMEOUT: Gap = Gap::from_millis(30_000);
 const MAX_QUEUE_SIZE: usize = 2048;
 const MAX_BATCH_SIZE: usize = 512;
 
@@ -121,14 +140,15 @@ impl OtlpConfig {
     pub fn from_environment(lookup: impl Fn(&str) -> Option<String>) -> (Self, Vec<String>) {
         let mut environment = OtelEnvironment::new(&lookup);
         let disabled = environment.switch(&["OTEL_SDK_DISABLED"]).then_some("OTEL_SDK_DISABLED");
-        let off = ["OTEL_METRICS_EXPORTER", "OTEL_TRACES_EXPORTER"]
+        let off = ["OTEL_METRICS_EXPORTER", "OTEL_TRACES_EXPORTER", "OTEL_LOGS_EXPORTER"]
             .map(|name| disabled.or_else(|| (!is_selected(&mut environment, name)).then_some(name)));
         let metrics = if off[0].is_none() { metrics(&mut environment) } else { None };
         let traces = if off[1].is_none() { traces(&mut environment) } else { None };
+        let logs = if off[2].is_none() { logs(&mut environment) } else { None };
         let resource = resource(&mut environment);
         let opted_in = environment.text("OTEL_SEMCONV_STABILITY_OPT_IN").unwrap_or_default();
         let latest_gen_ai = opted_in.split(',').any(|name| name.trim() == "gen_ai_latest_experimental");
-        (Self { metrics, traces, disabled_by: off, resource, latest_gen_ai }, environment.warnings)
+        (Self { metrics, traces, logs, disabled_by: off, resource, latest_gen_ai }, environment.warnings)
     }
 
     /// The collectors' origins, without duplicates.
@@ -136,29 +156,41 @@ impl OtlpConfig {
         self.exporters().iter().map(|exporter| exporter.endpoint.origin()).collect::<Vec<_>>().join(", ")
     }
 
-    /// One exporter per collector: if two signals share a collector, only the first.
+    /// One exporter per collector: of the signals that share one, only the first.
     pub fn exporters(&self) -> Vec<&ExporterConfig> {
+        let mut exporters = Vec::<&ExporterConfig>::new();
+        for exporter in self.signals().into_iter().flatten() {
+            if exporters.iter().all(|known| known.endpoint.origin() != exporter.endpoint.origin()) {
+                exporters.push(exporter);
+            }
+        }
+        exporters
+    }
+
+    /// The exporters of metrics, traces and logs.
+    pub(crate) fn signals(&self) -> [Option<&ExporterConfig>; 3] {
         let metrics = self.metrics.as_ref().map(|metrics| &metrics.exporter);
         let traces = self.traces.as_ref().map(|traces| &traces.exporter);
-        let mut exporters: Vec<&ExporterConfig> = metrics.into_iter().chain(traces).collect();
-        exporters.dedup_by_key(|exporter| exporter.endpoint.origin());
-        exporters
+        [metrics, traces, self.logs.as_ref().map(|logs| &logs.exporter)]
     }
 
     /// A readable description, one line per signal.
     pub fn explain(&self) -> String {
-        let metrics = self.metrics.as_ref().map(|metrics| (&metrics.exporter, metrics.interval));
-        let traces = self.traces.as_ref().map(|traces| (&traces.exporter, traces.schedule_delay));
-        let [no_metrics, no_traces] = self.disabled_by;
-        let signals = [("metrics", "METRICS", metrics, no_metrics), ("traces", "TRACES", traces, no_traces)];
-        let lines = signals.map(|(name, signal, on, off)| match (on, off) {
-            (Some((exporter, every)), _) => format!("OTLP {name}: {exporter} every {}\n", format_duration(every)),
-            (None, Some(variable)) => format!("OTLP {name}: off by {variable}\n"),
-            (None, None) => format!(
-                "OTLP {name}: off; OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_{signal}_ENDPOINT turns them on\n"
-            ),
+        let metrics = self.metrics.as_ref().map(|metrics| metrics.interval);
+        let traces = self.traces.as_ref().map(|traces| traces.batch.schedule_delay);
+        let logs = self.logs.as_ref().map(|logs| logs.batch.schedule_delay);
+        let signals = ["metrics", "traces", "logs"].into_iter().zip([metrics, traces, logs]);
+        let lines = signals.zip(self.signals()).zip(self.disabled_by).map(|(((name, every), exporter), off)| {
+            match (exporter.zip(every), off) {
+                (Some((exporter, every)), _) => format!("OTLP {name}: {exporter} every {}\n", format_duration(every)),
+                (None, Some(variable)) => format!("OTLP {name}: off by {variable}\n"),
+                (None, None) => {
+                    let own = format!("OTEL_EXPORTER_OTLP_{}_ENDPOINT", name.to_ascii_uppercase());
+                    format!("OTLP {name}: off; OTEL_EXPORTER_OTLP_ENDPOINT or {own} turns them on\n")
+                }
+            }
         });
-        lines.concat()
+        lines.collect()
     }
 }
 
@@ -185,25 +217,33 @@ fn metrics(environment: &mut OtelEnvironment<'_>) -> Option<MetricsConfig> {
 
 fn traces(environment: &mut OtelEnvironment<'_>) -> Option<TracesConfig> {
     let exporter = ExporterConfig::for_signal(environment, "TRACES")?;
-    let max_queue_size = environment.count("OTEL_BSP_MAX_QUEUE_SIZE").unwrap_or(MAX_QUEUE_SIZE);
-    let max_batch_size = match environment.count("OTEL_BSP_MAX_EXPORT_BATCH_SIZE") {
+    let batch = batch(environment, "BSP", SPAN_SCHEDULE_DELAY);
+    Some(TracesConfig { exporter, sampler: sampler(environment), batch })
+}
+
+fn logs(environment: &mut OtelEnvironment<'_>) -> Option<LogsConfig> {
+    let exporter = ExporterConfig::for_signal(environment, "LOGS")?;
+    Some(LogsConfig { exporter, batch: batch(environment, "BLRP", LOG_SCHEDULE_DELAY) })
+}
+
+/// Reads the settings of a batch processor.
+fn batch(environment: &mut OtelEnvironment<'_>, processor: &str, schedule_delay: Gap) -> BatchConfig {
+    let name = |option| format!("OTEL_{processor}_{option}");
+    let max_queue_size = environment.count(&name("MAX_QUEUE_SIZE")).unwrap_or(MAX_QUEUE_SIZE);
+    let max_batch_size = match environment.count(&name("MAX_EXPORT_BATCH_SIZE")) {
         Some(size) if size > max_queue_size => {
-            let queue = "OTEL_BSP_MAX_QUEUE_SIZE";
-            environment.warn(format!(
-                "OTEL_BSP_MAX_EXPORT_BATCH_SIZE is ignored: {size} is more than {queue}, which is {max_queue_size}"
-            ));
+            let (batch, queue) = (name("MAX_EXPORT_BATCH_SIZE"), name("MAX_QUEUE_SIZE"));
+            environment.warn(format!("{batch} is ignored: {size} is more than {queue}, which is {max_queue_size}"));
             MAX_BATCH_SIZE
         }
         size => size.unwrap_or(MAX_BATCH_SIZE),
     };
-    Some(TracesConfig {
-        exporter,
-        sampler: sampler(environment),
-        schedule_delay: environment.duration("OTEL_BSP_SCHEDULE_DELAY").unwrap_or(SCHEDULE_DELAY),
-        timeout: environment.timeout(&["OTEL_BSP_EXPORT_TIMEOUT"]).unwrap_or(SPAN_TIMEOUT),
+    BatchConfig {
+        schedule_delay: environment.duration(&name("SCHEDULE_DELAY")).unwrap_or(schedule_delay),
+        timeout: environment.timeout(&[name("EXPORT_TIMEOUT")]).unwrap_or(BATCH_TIMEOUT),
         max_queue_size,
         max_batch_size: max_batch_size.min(max_queue_size),
-    })
+    }
 }
 
 fn sampler(environment: &mut OtelEnvironment<'_>) -> Sampler {

@@ -36,7 +36,7 @@ async fn start_before(rules: RuntimeSettings, upstream: Option<&str>) -> TestSer
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let upstream = upstream.map(str::to_owned);
-    let plane = ControlPlane::new(rules, &OtlpConfig::from_environment(|_| None).0, upstream, Clock::Monotonic);
+    let plane = ControlPlane::new(rules, &OtlpConfig::from_environment(|_| None).0, None, upstream, Clock::Monotonic);
     let (reporter, gauges) = (plane.reporter(), plane.gauges());
     let (stop, stopped) = oneshot::channel();
     let stopping = async { stopped.await.unwrap_or_default() };

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use opentelemetry::Context;
+use opentelemetry::trace::TraceContextExt as _;
 use tokio::task::spawn_blocking;
 
 use super::live_view::{InFlight, LiveSnapshot, OpenStreams};
@@ -11,8 +13,8 @@ use super::run_status;
 use crate::capture::recorder::CaptureRecorder;
 use crate::clock::Clock;
 use crate::config::TailSampling;
-use crate::export::otlp::exporter::SpanQueue;
-use crate::export::otlp::traces::RequestSpans;
+use crate::export::otlp::batch::BatchQueue;
+use crate::export::otlp::traces::{RequestSpans, SpanEncoder};
 use crate::export::registry::aggregate;
 use crate::export::registry::aggregate::Aggregate;
 use crate::export::registry::catalog::Id;
@@ -72,8 +74,9 @@ pub(in crate::export) struct RecentRequest {
 }
 
 impl RecentRequest {
-    /// Writes the access log line.
+    /// Writes the access log line, whose exported record belongs to the SERVER span.
     fn log(&self, record: &RequestRecord, trace: Option<&RequestTrace>) {
+        let _span = trace.map(|trace| Context::new().with_remote_span_context(trace.server_context()).attach());
         let millis = |gap: Option<Gap>| gap.map(Gap::as_millis);
         tracing::info!(
             target: ACCESS_LOG_TARGET,
@@ -113,7 +116,7 @@ pub(in crate::export) struct ControlState {
     pub(in crate::export) started: TimePoint,
     inbox: ReportReceiver,
     /// Queue of spans, if traces are exported.
-    spans: Option<Arc<SpanQueue>>,
+    spans: Option<Arc<BatchQueue<SpanEncoder>>>,
     /// Forwarding threads never lock this, and no holder waits.
     state: Mutex<ControlStateInner>,
 }
@@ -164,7 +167,7 @@ impl ControlState {
     pub(in crate::export) fn new(
         rules: RuntimeSettings,
         inbox: ReportReceiver,
-        spans: Option<Arc<SpanQueue>>,
+        spans: Option<Arc<BatchQueue<SpanEncoder>>>,
         drops: Arc<Drops>,
         clock: Clock,
     ) -> Self {

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use opentelemetry::Context;
+use opentelemetry::context::FutureExt as _;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -18,8 +20,11 @@ use crate::clock::Clock;
 use crate::config::otlp::{ExporterConfig, OtlpConfig, Sampler};
 use crate::export::admin::AdminServer;
 use crate::export::identity;
-use crate::export::otlp::exporter::{MetricsExporter, SpanExporter, StopSignal};
-use crate::export::otlp::probe_collector;
+use crate::export::otlp::batch::BatchExporter;
+use crate::export::otlp::exporter::{MetricsExporter, StopSignal};
+use crate::export::otlp::logs::{LogEncoder, LogPipeline};
+use crate::export::otlp::traces::SpanEncoder;
+use crate::export::otlp::{probe_collector, traces};
 use crate::export::registry::drops::Drops;
 use crate::export::registry::gauges::Gauges;
 use crate::measure::time::Gap;
@@ -30,7 +35,8 @@ pub struct ControlPlane {
     reporter: Reporter,
     sampler: Option<Sampler>,
     metrics: Option<MetricsExporter>,
-    spans: Option<SpanExporter>,
+    spans: Option<BatchExporter<SpanEncoder>>,
+    logs: Option<BatchExporter<LogEncoder>>,
     upstream: Option<String>,
     admin_released: watch::Sender<bool>,
     /// One exporter configuration per collector.
@@ -54,19 +60,26 @@ impl ControlHandle {
 }
 
 impl ControlPlane {
-    /// Creates a control plane without opening connections. `upstream` is the forwarding target's URL, for
-    /// `/api/state`.
-    pub fn new(rules: RuntimeSettings, otlp: &OtlpConfig, upstream: Option<String>, clock: Clock) -> Self {
-        let drops = Arc::<Drops>::default();
+    /// Creates a control plane without opening connections. It exports the records of `logs`, if there is such a
+    /// pipeline. `upstream` is the forwarding target's URL, for `/api/state`.
+    pub fn new(
+        rules: RuntimeSettings,
+        otlp: &OtlpConfig,
+        logs: Option<&LogPipeline>,
+        upstream: Option<String>,
+        clock: Clock,
+    ) -> Self {
+        let drops = logs.map_or_else(Arc::<Drops>::default, LogPipeline::drops);
         let (convention, resource) = (rules.aggregate.convention, identity::resource(&otlp.resource));
         let (mut metrics, mut spans, mut queue, mut sampler) = (None, None, None, None);
         if let Some(of_metrics) = &otlp.metrics {
             metrics = Some(MetricsExporter::new(of_metrics, &resource, convention, &clock, &drops));
         }
         if let Some(of_traces) = &otlp.traces {
-            let (exporter, waiting) = SpanExporter::new(of_traces, &resource, convention, &clock, &drops);
+            let (exporter, waiting) = traces::exporter(of_traces, &resource, convention, &clock, &drops);
             (spans, queue, sampler) = (Some(exporter), Some(waiting), Some(of_traces.sampler));
         }
+        let logs = logs.map(|pipeline| pipeline.exporter(&resource, &clock));
         let collectors = otlp.exporters().into_iter().cloned().collect();
         let (reporter, inbox) = ReportReceiver::new(Arc::clone(&drops));
         let telemetry = ControlState::new(rules, inbox, queue, drops, clock);
@@ -76,6 +89,7 @@ impl ControlPlane {
             sampler,
             metrics,
             spans,
+            logs,
             upstream,
             admin_released: watch::Sender::new(false),
             collectors,
@@ -120,7 +134,7 @@ impl ControlPlane {
 
     /// Runs until `stop`, then at most `flush` longer for the last exports. Use a single-threaded runtime.
     pub async fn run(self, admin: Option<TcpListener>, stop: impl Future<Output = ()>, flush: Gap) {
-        let Self { telemetry, metrics, spans, upstream, admin_released: admin_left, collectors, .. } = self;
+        let Self { telemetry, metrics, spans, logs, upstream, admin_released: admin_left, collectors, .. } = self;
         let (order, ordered) = StopSignal::new();
         let mut forever = JoinSet::new();
         let mut exporters = JoinSet::new();
@@ -138,7 +152,13 @@ impl ControlPlane {
         }
         if let Some(exporter) = spans {
             let source = Arc::clone(&telemetry);
-            exporters.spawn(async move { exporter.run(|| source.drain(), ordered).await });
+            let stop = ordered.clone();
+            exporters.spawn(async move { exporter.run(|| source.drain(), stop).await });
+        }
+        if let Some(exporter) = logs {
+            // A failure of this export is only on stderr: exported, it would fail again.
+            let silent = Context::new().with_telemetry_suppressed();
+            exporters.spawn(exporter.run(|| (), ordered).with_context(silent));
         }
         stop.await;
         // The last reports are counted, logged and captured even without exporters.

@@ -1,6 +1,7 @@
 //! Delivers one export: attempts, time limits and failure messages.
 
 use bytes::Bytes;
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceResponse;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceResponse;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use prost::Message;
@@ -24,9 +25,10 @@ const EXPORT_FAILED: &str = "OTLP export failed";
 const MAX_REASON_BYTES: usize = 300;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OtlpSignal {
+pub(in crate::export) enum OtlpSignal {
     Metrics,
     Traces,
+    Logs,
 }
 
 /// Encoded data of one export.
@@ -50,6 +52,11 @@ impl ExportPayload {
                 let response = ExportTraceServiceResponse::decode(body).unwrap_or_default();
                 let partial = response.partial_success.unwrap_or_default();
                 (partial.rejected_spans, partial.error_message)
+            }
+            OtlpSignal::Logs => {
+                let response = ExportLogsServiceResponse::decode(body).unwrap_or_default();
+                let partial = response.partial_success.unwrap_or_default();
+                (partial.rejected_log_records, partial.error_message)
             }
         };
         ExportResponse::Accepted { rejected: u64::try_from(rejected).unwrap_or(0), why }
@@ -168,6 +175,7 @@ impl OtlpClient {
         let signal = match payload.signal {
             OtlpSignal::Metrics => "metrics",
             OtlpSignal::Traces => "traces",
+            OtlpSignal::Logs => "logs",
         };
         let unmentioned = std::mem::take(&mut self.suppressed);
         tracing::warn!(signal, endpoint, why, unmentioned, "{what}");

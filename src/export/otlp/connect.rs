@@ -115,8 +115,11 @@ pub(crate) async fn probe_collector(exporter: ExporterConfig, clock: Clock) {
 /// # Errors
 /// Returns an error that names the file if certificates are unusable.
 pub fn check(otlp: &OtlpConfig) -> Result<(), TlsError> {
-    let exporters = otlp.metrics.iter().map(|of| &of.exporter).chain(otlp.traces.iter().map(|of| &of.exporter));
-    exporters.filter(|exporter| exporter.endpoint.tls).try_for_each(|exporter| ReloadingTls::read(exporter).map(drop))
+    otlp.signals()
+        .into_iter()
+        .flatten()
+        .filter(|exporter| exporter.endpoint.tls)
+        .try_for_each(|exporter| ReloadingTls::read(exporter).map(drop))
 }
 
 /// Required by tonic. The connector ignores the URI, because it serves one endpoint.

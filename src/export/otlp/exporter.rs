@@ -1,20 +1,16 @@
-//! Runs the exporters: metrics by interval, spans by batch, and a final flush of both.
+//! Runs the exporter of metrics: by interval, and a final flush.
 
-use std::collections::VecDeque;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
-use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 use super::client::{Delivery, ExportPayload, OtlpClient, OtlpSignal};
 use super::metrics::{MetricsEncoder, MetricsExport};
-use super::traces::RequestSpans;
-use super::{attributes, traces};
 use crate::clock::Clock;
-use crate::config::otlp;
+use crate::config::otlp::{self, ExporterConfig};
 use crate::export::registry::catalog::Convention;
 use crate::export::registry::drops::{DropReason, Drops};
 use crate::export::registry::snapshot::Snapshot;
@@ -45,21 +41,27 @@ impl StopSignal {
     }
 }
 
-/// Shared state of both exporters.
-struct ExportContext {
+/// What every exporter needs.
+pub(super) struct ExportContext {
     client: OtlpClient,
-    clock: Clock,
+    pub(super) clock: Clock,
     drops: Arc<Drops>,
     /// Time limit of one export.
     budget: Gap,
 }
 
 impl ExportContext {
+    /// Creates a context without connecting.
+    pub(super) fn new(exporter: &ExporterConfig, budget: Gap, clock: &Clock, drops: &Arc<Drops>) -> Self {
+        let client = OtlpClient::new(exporter, clock.clone());
+        Self { client, clock: clock.clone(), drops: Arc::clone(drops), budget }
+    }
+
     /// Delivers the payload. If the order to stop interrupts it, delivers it again within the deadline.
     ///
     /// The interrupted attempt gets half of the remaining time: a collector that already has the data would otherwise
     /// receive it twice.
-    async fn deliver(&mut self, payload: &ExportPayload, stop: &mut StopSignal) -> Delivery {
+    pub(super) async fn deliver(&mut self, payload: &ExportPayload, stop: &mut StopSignal) -> Delivery {
         let (clock, budget) = (self.clock.clone(), self.budget);
         let left = |deadline: Stamp| deadline.since(clock.now()).min(budget);
         let deadline = match stop.deadline() {
@@ -80,7 +82,7 @@ impl ExportContext {
         self.client.deliver(payload, left(deadline)).await
     }
 
-    fn count(&self, delivery: Delivery, items: u64, failed: DropReason, rejected: DropReason) {
+    pub(super) fn count(&self, delivery: Delivery, items: u64, failed: DropReason, rejected: DropReason) {
         match delivery {
             Delivery::Accepted { rejected: 0 } => {}
             Delivery::Accepted { rejected: some } => self.drops.add(rejected, some.min(items)),
@@ -104,10 +106,9 @@ impl MetricsExporter {
         clock: &Clock,
         drops: &Arc<Drops>,
     ) -> Self {
-        let client = OtlpClient::new(&settings.exporter, clock.clone());
-        let way = ExportContext { client, clock: clock.clone(), drops: Arc::clone(drops), budget: settings.timeout };
+        let context = ExportContext::new(&settings.exporter, settings.timeout, clock, drops);
         let encoder = MetricsEncoder::new(resource, convention, settings.temporality, settings.histograms);
-        Self { context: way, encoder, interval: settings.interval }
+        Self { context, encoder, interval: settings.interval }
     }
 
     /// Exports `source`'s snapshots until the order to stop, then one last time.
@@ -139,110 +140,5 @@ impl MetricsExporter {
         if delivery != Delivery::Failed {
             self.encoder.acknowledge(export);
         }
-    }
-}
-
-/// Queue of spans that wait for the exporter.
-#[derive(Debug)]
-pub(crate) struct SpanQueue {
-    requests: Mutex<VecDeque<RequestSpans>>,
-    /// Maximum number of requests whose spans are queued, and size of a batch.
-    capacity: usize,
-    batch: usize,
-    full_batch: Notify,
-    drops: Arc<Drops>,
-}
-
-impl SpanQueue {
-    /// Queues a request's spans. If the queue is full, it counts them as dropped and does not create them.
-    pub(crate) fn push(&self, spans: impl FnOnce() -> RequestSpans) {
-        let mut queue = self.lock();
-        if queue.len() >= self.capacity {
-            return self.drops.add(DropReason::Spans, RequestSpans::COUNT as u64);
-        }
-        queue.push_back(spans());
-        if queue.len() >= self.batch {
-            self.full_batch.notify_one();
-        }
-    }
-
-    fn next_batch(&self) -> Vec<RequestSpans> {
-        let mut queue = self.lock();
-        let most = queue.len().min(self.batch);
-        queue.drain(..most).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<RequestSpans>> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn has_batch(&self) -> bool {
-        self.lock().len() >= self.batch
-    }
-}
-
-pub(crate) struct SpanExporter {
-    context: ExportContext,
-    queue: Arc<SpanQueue>,
-    resource: Resource,
-    convention: Convention,
-    schedule: Gap,
-}
-
-impl SpanExporter {
-    /// Creates an exporter without connecting, and its queue.
-    pub(crate) fn new(
-        settings: &otlp::TracesConfig,
-        resource: &opentelemetry_sdk::Resource,
-        convention: Convention,
-        clock: &Clock,
-        drops: &Arc<Drops>,
-    ) -> (Self, Arc<SpanQueue>) {
-        let client = OtlpClient::new(&settings.exporter, clock.clone());
-        let way = ExportContext { client, clock: clock.clone(), drops: Arc::clone(drops), budget: settings.timeout };
-        let queue = Arc::new(SpanQueue {
-            requests: Mutex::default(),
-            capacity: settings.max_queue_size / RequestSpans::COUNT,
-            batch: (settings.max_batch_size / RequestSpans::COUNT).max(1),
-            full_batch: Notify::new(),
-            drops: Arc::clone(drops),
-        });
-        let (resource, schedule) = (attributes::resource(resource), settings.schedule_delay);
-        (Self { context: way, queue: Arc::clone(&queue), resource, convention, schedule }, queue)
-    }
-
-    /// Exports queued spans until the order to stop, then the rest. `drain` fills the queue before the last batch.
-    pub(crate) async fn run(mut self, drain: impl Fn(), mut stop: StopSignal) {
-        loop {
-            let last = tokio::select! {
-                () = self.context.clock.sleep(self.schedule) => false,
-                () = self.queue.full_batch.notified() => false,
-                _ = stop.wait() => true,
-            };
-            if last {
-                drain();
-            }
-            loop {
-                let requests = self.queue.next_batch();
-                if requests.is_empty() {
-                    break;
-                }
-                self.export(&requests, &mut stop).await;
-                if !last && !self.queue.has_batch() {
-                    break;
-                }
-            }
-            if last {
-                return;
-            }
-        }
-    }
-
-    async fn export(&mut self, requests: &[RequestSpans], stop: &mut StopSignal) {
-        let count = (requests.len() * RequestSpans::COUNT) as u64;
-        let message = traces::export(requests, &self.resource, self.convention);
-        let payload = ExportPayload { signal: OtlpSignal::Traces, message };
-        let delivery = self.context.deliver(&payload, stop).await;
-        self.context.count(delivery, count, DropReason::SpansFailed, DropReason::SpansRejected);
     }
 }

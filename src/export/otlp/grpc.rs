@@ -53,6 +53,7 @@ impl GrpcTransport {
         let method = PathAndQuery::from_static(match payload.signal {
             OtlpSignal::Metrics => "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
             OtlpSignal::Traces => "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+            OtlpSignal::Logs => "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
         });
         let mut request = Request::new(payload.message.clone());
         request.metadata_mut().clone_from(&self.metadata);

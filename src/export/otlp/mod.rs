@@ -1,11 +1,13 @@
-//! OTLP export of metrics and traces to a collector.
+//! OTLP export of metrics, traces and logs to a collector.
 
 mod attributes;
+pub(super) mod batch;
 mod client;
 mod connect;
 pub(super) mod exporter;
 mod grpc;
 mod http;
+pub mod logs;
 pub mod metrics;
 mod protobuf_writer;
 pub mod traces;

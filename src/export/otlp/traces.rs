@@ -6,18 +6,23 @@
 //! not series.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use prost::Message;
 
 use super::attributes;
+use super::batch::{BatchEncoder, BatchExporter, BatchQueue};
+use super::client::OtlpSignal;
 use super::protobuf_writer::{bytes, field_len, fixed32, fixed64, fixed64_len, length, nested, varint, varint_len};
 use crate::capture::model_names::shorten;
+use crate::clock::Clock;
+use crate::config::otlp::TracesConfig;
 use crate::export::registry::aggregate;
 use crate::export::registry::catalog::{Convention, attribute};
+use crate::export::registry::drops::{DropReason, Drops};
 use crate::export::registry::error_type::{error_type, http_error_type};
 use crate::export::registry::models::escape_invisible;
 use crate::export::registry::snapshot::TimePoint;
@@ -116,25 +121,68 @@ impl RequestSpans {
     }
 }
 
-/// Encodes spans as one `ExportTraceServiceRequest`.
-pub fn export(requests: &[RequestSpans], resource: &Resource, convention: Convention) -> Bytes {
-    let (resource, scope) = (resource.encode_to_vec(), attributes::scope().encode_to_vec());
-    let schema = convention.schema_url().as_bytes();
-    let (of_scope, of_schema) = (scope_spans::SCOPE, scope_spans::SCHEMA_URL);
-    let spans: usize = requests.iter().map(|spans| spans.0.len()).sum();
-    let inner = field_len(of_scope, scope.len()) + spans + field_len(of_schema, schema.len());
-    let outer =
-        field_len(of_scope, resource.len()) + field_len(scope_spans::SPANS, inner) + field_len(of_schema, schema.len());
+/// Encodes the spans of several requests as one `ExportTraceServiceRequest`.
+#[derive(Debug)]
+pub struct SpanEncoder {
+    resource: Vec<u8>,
+    scope: Vec<u8>,
+    schema_url: &'static str,
+}
 
-    let mut out = Vec::with_capacity(field_len(RESOURCE_SPANS, outer));
-    length(&mut out, RESOURCE_SPANS, outer);
-    bytes(&mut out, of_scope, &resource);
-    length(&mut out, scope_spans::SPANS, inner);
-    bytes(&mut out, of_scope, &scope);
-    requests.iter().for_each(|spans| out.extend_from_slice(&spans.0));
-    bytes(&mut out, of_schema, schema);
-    bytes(&mut out, of_schema, schema);
-    out.into()
+impl SpanEncoder {
+    /// Creates an encoder for this resource.
+    pub fn new(resource: &opentelemetry_sdk::Resource, convention: Convention) -> Self {
+        let (resource, scope) = (attributes::resource(resource).encode_to_vec(), attributes::scope().encode_to_vec());
+        Self { resource, scope, schema_url: convention.schema_url() }
+    }
+
+    /// Encodes one batch.
+    pub fn export(&self, requests: &[RequestSpans]) -> Bytes {
+        let Self { resource, scope, schema_url } = self;
+        let schema = schema_url.as_bytes();
+        let (of_scope, of_schema) = (scope_spans::SCOPE, scope_spans::SCHEMA_URL);
+        let spans: usize = requests.iter().map(|spans| spans.0.len()).sum();
+        let inner = field_len(of_scope, scope.len()) + spans + field_len(of_schema, schema.len());
+        let outer = field_len(of_scope, resource.len())
+            + field_len(scope_spans::SPANS, inner)
+            + field_len(of_schema, schema.len());
+
+        let mut out = Vec::with_capacity(field_len(RESOURCE_SPANS, outer));
+        length(&mut out, RESOURCE_SPANS, outer);
+        bytes(&mut out, of_scope, resource);
+        length(&mut out, scope_spans::SPANS, inner);
+        bytes(&mut out, of_scope, scope);
+        requests.iter().for_each(|spans| out.extend_from_slice(&spans.0));
+        bytes(&mut out, of_schema, schema);
+        bytes(&mut out, of_schema, schema);
+        out.into()
+    }
+}
+
+impl BatchEncoder for SpanEncoder {
+    type Entry = RequestSpans;
+    const SIGNAL: OtlpSignal = OtlpSignal::Traces;
+    const ENTRY_ITEMS: usize = RequestSpans::COUNT;
+    const QUEUE_FULL: DropReason = DropReason::Spans;
+    const FAILED: DropReason = DropReason::SpansFailed;
+    const REJECTED: DropReason = DropReason::SpansRejected;
+
+    fn encode(&self, entries: &[RequestSpans]) -> Bytes {
+        self.export(entries)
+    }
+}
+
+/// The queue of an exporter's spans, and that exporter.
+pub(in crate::export) fn exporter(
+    settings: &TracesConfig,
+    resource: &opentelemetry_sdk::Resource,
+    convention: Convention,
+    clock: &Clock,
+    drops: &Arc<Drops>,
+) -> (BatchExporter<SpanEncoder>, Arc<BatchQueue<SpanEncoder>>) {
+    let queue = BatchQueue::new(&settings.batch, drops);
+    let way = (&settings.exporter, &settings.batch);
+    (BatchExporter::new(way, SpanEncoder::new(resource, convention), &queue, clock, drops), queue)
 }
 
 /// Shortens a model's name for spans.
@@ -310,8 +358,6 @@ fn status(out: &mut Vec<u8>, is_error: bool) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
     use opentelemetry_proto::tonic::common::v1::any_value::Value;
     use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
@@ -499,14 +545,13 @@ mod tests {
     fn an_export_holds_the_spans_of_its_requests_under_one_resource_and_scope() {
         let trace = RequestTrace::begin(&Sampler::default(), None, None);
         let of_one = || RequestSpans::new(&record(), &trace, &aggregate::AggregateSettings::default(), NOW);
-        let resource =
-            attributes::resource(&opentelemetry_sdk::Resource::builder_empty().with_service_name("gauge").build());
+        let resource = opentelemetry_sdk::Resource::builder_empty().with_service_name("gauge").build();
         let many: Vec<RequestSpans> = (0..200).map(|_| of_one()).collect();
-        let export = export(&many, &resource, Convention::Frozen);
+        let export = SpanEncoder::new(&resource, Convention::Frozen).export(&many);
         let schema_url = Convention::Frozen.schema_url().to_owned();
         let spans = (0..200).flat_map(|_| spans(&record(), &trace)).collect();
         let scope_spans = vec![ScopeSpans { scope: Some(attributes::scope()), spans, schema_url: schema_url.clone() }];
-        let expected = ResourceSpans { resource: Some(resource), scope_spans, schema_url };
+        let expected = ResourceSpans { resource: Some(attributes::resource(&resource)), scope_spans, schema_url };
         assert_eq!(ExportTraceServiceRequest::decode(export).unwrap().resource_spans, [expected]);
     }
 }

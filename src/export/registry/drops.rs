@@ -20,16 +20,25 @@ pub enum DropReason {
     SpansFailed,
     /// Spans that the collector received and rejected.
     SpansRejected,
+    /// Log records dropped because the queue to the exporter was full.
+    Logs,
+    /// Log records that could not be delivered to the collector.
+    LogsFailed,
+    /// Log records that the collector received and rejected.
+    LogsRejected,
 }
 
 /// `exporter` and `reason` of each [`DropReason`].
-const DROP_LABELS: [(&str, &str); 6] = [
+const DROP_LABELS: [(&str, &str); 9] = [
     ("queue", "queue_full"),
     ("otlp_metrics", "failed"),
     ("otlp_metrics", "rejected"),
     ("otlp_traces", "queue_full"),
     ("otlp_traces", "failed"),
     ("otlp_traces", "rejected"),
+    ("otlp_logs", "queue_full"),
+    ("otlp_logs", "failed"),
+    ("otlp_logs", "rejected"),
 ];
 
 /// The counters, shared by the whole process.
@@ -63,13 +72,13 @@ mod tests {
     #[test]
     fn every_loss_has_a_series_from_the_start() {
         let drops = Drops::default();
-        drops.add(DropReason::SpansRejected, 3);
+        drops.add(DropReason::LogsRejected, 3);
         let mut snapshot = Snapshot { unix: 0, families: Vec::new() };
         drops.observe(&mut snapshot, 0);
         let points = snapshot.points(Id::ExportDropped);
-        assert_eq!(points.len(), 6);
-        assert!(matches!(points[5].data, PointValue::Count(3)));
-        assert_eq!(points[5].label("exporter"), Some(&"otlp_traces".into()));
-        assert_eq!((drops.count(DropReason::SpansRejected), drops.count(DropReason::Records)), (3, 0));
+        assert_eq!(points.len(), 9);
+        assert!(matches!(points[8].data, PointValue::Count(3)));
+        assert_eq!(points[8].label("exporter"), Some(&"otlp_logs".into()));
+        assert_eq!((drops.count(DropReason::LogsRejected), drops.count(DropReason::Records)), (3, 0));
     }
 }

@@ -17,13 +17,13 @@ fuzz_target!(|text: &str| {
     let said = format!("{}{}", otlp.explain(), warnings.concat());
     // Unless it is said somewhere else as well.
     assert!(text.contains("canary") || !said.contains("canary"), "{said}");
-    let exporters = [otlp.metrics.as_ref().map(|on| &on.exporter), otlp.traces.as_ref().map(|on| &on.exporter)];
-    for exporter in exporters.into_iter().flatten() {
+    let (metrics, traces) = (otlp.metrics.as_ref().map(|on| &on.exporter), otlp.traces.as_ref().map(|on| &on.exporter));
+    for exporter in [metrics, traces, otlp.logs.as_ref().map(|on| &on.exporter)].into_iter().flatten() {
         let target = exporter.endpoint.target.parse::<http::uri::PathAndQuery>();
         assert_eq!(target.expect("where it is sent is a path").as_str(), exporter.endpoint.target);
     }
     assert!(!otlp.explain().contains(|c: char| c.is_control() && c != '\n'));
-    if let Some(traces) = &otlp.traces {
-        assert!(traces.max_batch_size <= traces.max_queue_size && (0.0..=1.0).contains(&traces.sampler.ratio));
-    }
+    assert!(otlp.traces.as_ref().is_none_or(|traces| (0.0..=1.0).contains(&traces.sampler.ratio)));
+    let batches = [otlp.traces.as_ref().map(|traces| &traces.batch), otlp.logs.as_ref().map(|logs| &logs.batch)];
+    assert!(batches.into_iter().flatten().all(|batch| batch.max_batch_size <= batch.max_queue_size));
 });

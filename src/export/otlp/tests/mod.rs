@@ -1,6 +1,7 @@
 //! The exporters against a misbehaving scripted collector, over real sockets.
 
 mod collector;
+mod logs;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,10 +19,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
 use self::collector::{Collector, CollectorReply};
+use super::batch::BatchQueue;
 use super::client::{Delivery, ExportPayload, OtlpClient, OtlpSignal};
 use super::connect::CollectorConnector;
-use super::exporter::{MetricsExporter, SpanExporter, SpanQueue, StopSignal};
-use super::traces::RequestSpans;
+use super::exporter::{MetricsExporter, StopSignal};
+use super::traces::{self, RequestSpans, SpanEncoder};
 use crate::clock::Clock;
 use crate::config::otlp::Sampler;
 use crate::config::otlp::{self, ExporterConfig, HistogramAggregation, OtlpConfig, Protocol, Temporality};
@@ -75,18 +77,14 @@ fn metrics(exporter: ExporterConfig, interval: Gap, timeout: Gap) -> TestExporte
     TestExporter { drops, order, task: tokio::spawn(async move { exporter.run(snapshot, stop).await }) }
 }
 
-fn traces(exporter: ExporterConfig, settings: impl Fn(&mut otlp::TracesConfig)) -> (TestExporter, Arc<SpanQueue>) {
-    let mut asked = otlp::TracesConfig {
-        exporter,
-        sampler: Sampler::default(),
-        schedule_delay: ms(60_000),
-        timeout: ms(10_000),
-        max_queue_size: 8,
-        max_batch_size: 4,
-    };
-    settings(&mut asked);
+fn batch() -> otlp::BatchConfig {
+    otlp::BatchConfig { schedule_delay: ms(60_000), timeout: ms(10_000), max_queue_size: 8, max_batch_size: 4 }
+}
+
+fn traces(exporter: ExporterConfig) -> (TestExporter, Arc<BatchQueue<SpanEncoder>>) {
+    let settings = otlp::TracesConfig { exporter, sampler: Sampler::default(), batch: batch() };
     let (drops, clock) = (Arc::<Drops>::default(), Clock::Monotonic);
-    let (exporter, queue) = SpanExporter::new(&asked, &no_resource(), Convention::Frozen, &clock, &drops);
+    let (exporter, queue) = traces::exporter(&settings, &no_resource(), Convention::Frozen, &clock, &drops);
     let (order, stop) = StopSignal::new();
     let task = tokio::spawn(async move { exporter.run(|| (), stop).await });
     (TestExporter { drops, order, task }, queue)
@@ -152,7 +150,7 @@ async fn two_instances_that_push_to_one_collector_are_two() {
     let variable = |name: &str| (name == "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT").then(|| endpoint.clone());
     let (otlp, _) = OtlpConfig::from_environment(variable);
     for _ in 0..2 {
-        let plane = ControlPlane::new(RuntimeSettings::default(), &otlp, None, Clock::Monotonic);
+        let plane = ControlPlane::new(RuntimeSettings::default(), &otlp, None, None, Clock::Monotonic);
         plane.run(None, async {}, ms(30_000)).await;
     }
     let seen = collector.seen.lock().unwrap();
@@ -173,7 +171,7 @@ async fn two_instances_that_push_to_one_collector_are_two() {
 async fn spans_arrive_by_the_batch_and_the_rest_at_the_end() {
     for protocol in BOTH {
         let collector = Collector::start(protocol, vec![]).await;
-        let (running, queue) = traces(collector.exporter(), |_| ());
+        let (running, queue) = traces(collector.exporter());
         ["a", "b"].iter().for_each(|name| queue.push(|| pair(name)));
         until(|| collector.seen.lock().unwrap().len() == 1).await;
         queue.push(|| pair("c"));
@@ -197,7 +195,7 @@ async fn a_full_queue_drops_spans_and_counts_them() {
     let collector =
         Collector::start(Protocol::HttpProtobuf, vec![CollectorReply { hang: true, ..CollectorReply::default() }])
             .await;
-    let (running, queue) = traces(collector.exporter(), |_| ());
+    let (running, queue) = traces(collector.exporter());
     (0..2).for_each(|_| queue.push(|| pair("in flight")));
     until(|| collector.seen.lock().unwrap().len() == 1).await;
     (0..7).for_each(|_| queue.push(|| pair("queued")));
@@ -251,7 +249,7 @@ async fn what_a_collector_rejects_is_counted() {
         let partial = ExportTracePartialSuccess { rejected_spans: 1, error_message: String::new() };
         let message = ExportTraceServiceResponse { partial_success: Some(partial) }.encode_to_vec();
         let collector = Collector::start(protocol, vec![CollectorReply { message, ..CollectorReply::default() }]).await;
-        let (running, queue) = traces(collector.exporter(), |_| ());
+        let (running, queue) = traces(collector.exporter());
         queue.push(|| pair("one"));
         assert_eq!(losses(&*running.stop(ms(5_000)).await), [0, 0, 0, 0, 1]);
     }
