@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use super::client::{ExportPayload, OtlpSignal};
 use super::exporter::{ExportContext, StopSignal};
+use super::payload::{ExportPayload, OtlpSignal};
 use crate::clock::Clock;
 use crate::config::otlp::{BatchConfig, ExporterConfig};
 use crate::export::registry::drops::{DropReason, Drops};

@@ -1,15 +1,11 @@
 //! Delivers one export: attempts, time limits and failure messages.
 
-use bytes::Bytes;
-use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceResponse;
-use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceResponse;
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
-use prost::Message;
 use rand::RngExt;
 
 use super::connect::CollectorConnector;
 use super::grpc::GrpcTransport;
 use super::http::HttpTransport;
+use super::payload::{ExportPayload, ExportResponse, OtlpSignal};
 use crate::clock::Clock;
 use crate::config::otlp::{ExporterConfig, Protocol};
 use crate::measure::time::{Gap, Stamp};
@@ -23,62 +19,6 @@ const LOG_INTERVAL: Gap = Gap::from_millis(60_000);
 const EXPORT_FAILED: &str = "OTLP export failed";
 /// Maximum length of a collector's message in the log, in bytes.
 const MAX_REASON_BYTES: usize = 300;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::export) enum OtlpSignal {
-    Metrics,
-    Traces,
-    Logs,
-}
-
-/// Encoded data of one export.
-#[derive(Clone)]
-pub(super) struct ExportPayload {
-    pub(super) signal: OtlpSignal,
-    /// Encoded `Export…ServiceRequest` of the signal.
-    pub(super) message: Bytes,
-}
-
-impl ExportPayload {
-    /// Parses the body of a success. An unreadable body does not make it a failure.
-    pub(super) fn parse_success(&self, body: &[u8]) -> ExportResponse {
-        let (rejected, why) = match self.signal {
-            OtlpSignal::Metrics => {
-                let response = ExportMetricsServiceResponse::decode(body).unwrap_or_default();
-                let partial = response.partial_success.unwrap_or_default();
-                (partial.rejected_data_points, partial.error_message)
-            }
-            OtlpSignal::Traces => {
-                let response = ExportTraceServiceResponse::decode(body).unwrap_or_default();
-                let partial = response.partial_success.unwrap_or_default();
-                (partial.rejected_spans, partial.error_message)
-            }
-            OtlpSignal::Logs => {
-                let response = ExportLogsServiceResponse::decode(body).unwrap_or_default();
-                let partial = response.partial_success.unwrap_or_default();
-                (partial.rejected_log_records, partial.error_message)
-            }
-        };
-        ExportResponse::Accepted { rejected: u64::try_from(rejected).unwrap_or(0), why }
-    }
-}
-
-/// Collector's reply to one attempt.
-#[derive(Debug, PartialEq)]
-pub(super) enum ExportResponse {
-    /// The collector accepted everything except `rejected` items.
-    Accepted { rejected: u64, why: String },
-    /// The collector may accept the data later.
-    Retryable { retry_after: Option<Gap>, why: String },
-    /// The collector will never accept the data.
-    Rejected(String),
-}
-
-impl ExportResponse {
-    pub(super) fn retryable(why: String) -> Self {
-        Self::Retryable { retry_after: None, why }
-    }
-}
 
 /// Result of one export after all attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,6 +130,8 @@ fn with_jitter(pause: Gap) -> Gap {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
     use crate::clock::ManualClock;
     use crate::config::otlp::{Endpoint, ExportHeaders};

@@ -7,8 +7,9 @@ use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequ
 use prost::Message;
 use tokio::sync::watch;
 
-use super::client::{Delivery, ExportPayload, OtlpClient, OtlpSignal};
+use super::client::{Delivery, OtlpClient};
 use super::metrics::{MetricsEncoder, MetricsExport};
+use super::payload::{ExportPayload, OtlpSignal};
 use crate::clock::Clock;
 use crate::config::otlp::{self, ExporterConfig};
 use crate::export::registry::catalog::Convention;

@@ -10,8 +10,8 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt as _;
 
-use super::client::{ExportPayload, ExportResponse, OtlpSignal};
 use super::connect::CollectorConnector;
+use super::payload::{ExportPayload, ExportResponse, OtlpSignal};
 use crate::config::otlp::ExporterConfig;
 use crate::measure::time::Gap;
 

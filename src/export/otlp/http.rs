@@ -10,8 +10,8 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
 
-use super::client::{ExportPayload, ExportResponse};
 use super::connect::CollectorConnector;
+use super::payload::{ExportPayload, ExportResponse};
 use crate::config::otlp::ExporterConfig;
 use crate::measure::time::Gap;
 

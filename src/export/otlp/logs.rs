@@ -20,7 +20,7 @@ use opentelemetry_sdk::logs::{LogBatch, LogProcessor, SdkLogRecord, SdkLoggerPro
 use prost::Message;
 
 use super::batch::{BatchEncoder, BatchExporter, BatchQueue};
-use super::client::OtlpSignal;
+use super::payload::OtlpSignal;
 use crate::clock::Clock;
 use crate::config::otlp::LogsConfig;
 use crate::export::registry::drops::{DropReason, Drops};

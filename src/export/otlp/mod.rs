@@ -9,6 +9,7 @@ mod grpc;
 mod http;
 pub mod logs;
 pub mod metrics;
+mod payload;
 mod protobuf_writer;
 pub mod traces;
 

@@ -15,7 +15,7 @@ use prost::Message;
 
 use super::attributes;
 use super::batch::{BatchEncoder, BatchExporter, BatchQueue};
-use super::client::OtlpSignal;
+use super::payload::OtlpSignal;
 use super::protobuf_writer::{bytes, field_len, fixed32, fixed64, fixed64_len, length, nested, varint, varint_len};
 use crate::capture::model_names::shorten;
 use crate::clock::Clock;

@@ -20,9 +20,10 @@ use tokio::sync::watch;
 
 use self::collector::{Collector, CollectorReply};
 use super::batch::BatchQueue;
-use super::client::{Delivery, ExportPayload, OtlpClient, OtlpSignal};
+use super::client::{Delivery, OtlpClient};
 use super::connect::CollectorConnector;
 use super::exporter::{MetricsExporter, StopSignal};
+use super::payload::{ExportPayload, OtlpSignal};
 use super::traces::{self, RequestSpans, SpanEncoder};
 use crate::clock::Clock;
 use crate::config::otlp::Sampler;
