@@ -35,17 +35,21 @@
 //!   written. A rarely used model name can identify its users.
 //! * **Images and audio**: their number, kind, size in bytes, and width and height in pixels.
 
+pub mod body_memory;
 mod error;
 pub mod key;
 pub mod media;
+pub mod message;
 pub mod model_names;
 pub mod prefetch;
 pub mod prompt_hasher;
 pub mod recorder;
+mod request_digest;
 pub mod row_builder;
 mod segment_ages;
 pub mod segments;
 pub mod sessions;
+pub mod settings;
 pub mod stats;
 pub mod tokenizer;
 mod writer_thread;

@@ -6,13 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 
+use super::body_memory::MAX_BODY_BYTES;
 use super::key::CaptureKey;
+use super::message::{CaptureHandle, CaptureMessage};
 use super::model_names::ModelNames;
 use super::prompt_hasher::{BlockChunking, PromptHasher};
-use super::recorder::{CaptureHandle, CaptureMessage, CaptureSettings, MAX_BODY_BYTES, SessionField, handover_delay};
-use super::row_builder::{RequestDigest, RowRounding, build_row};
+use super::request_digest::RequestDigest;
+use super::row_builder::{RowRounding, build_row};
 use super::segments::CaptureFolder;
 use super::sessions::{SessionTracker, StoredResponse};
+use super::settings::{CaptureSettings, SessionField, handover_delay};
 use super::stats::{CaptureStats, RecordOutcome};
 use super::tokenizer::{MAX_BACKLOG_BYTES, PromptTokenizer};
 use crate::capture::prefetch::together;

@@ -1,7 +1,8 @@
 //! Starts the configured capture.
 
-use crate::capture::recorder::{CaptureError, CaptureRecorder, CaptureSettings, SessionField};
+use crate::capture::recorder::{CaptureError, CaptureRecorder};
 use crate::capture::segments::Retention;
+use crate::capture::settings::{CaptureSettings, SessionField};
 use crate::clock::Clock;
 use crate::config::{self, SessionKey};
 

@@ -15,7 +15,7 @@ use super::error_response::ProxyError;
 use super::upstream::UpstreamExchange;
 use super::usage_injection::UsageInjection;
 use super::worker::WorkerContext;
-use crate::capture::recorder::CaptureHandle;
+use crate::capture::message::CaptureHandle;
 use crate::clock::Clock;
 use crate::export::control::queue::FinishedRequest;
 use crate::export::registry::thread_gauges::ActiveRequest;

@@ -1,7 +1,8 @@
 //! The observer allocates nothing per chunk once it is warm.
 
-use streamgauge::capture::recorder::{CaptureRecorder, CaptureSettings};
+use streamgauge::capture::recorder::CaptureRecorder;
 use streamgauge::capture::segments::Retention;
+use streamgauge::capture::settings::CaptureSettings;
 use streamgauge::capture::stats::RecordOutcome;
 use streamgauge::clock::Clock;
 use streamgauge::measure::dialect;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
-use streamgauge::capture::recorder::MAX_STREAM_GAPS;
+use streamgauge::capture::message::MAX_STREAM_GAPS;
 use streamgauge::measure::record::{CountSource, Ending, FinishReason, Outcome};
 use streamgauge::trace_file::gaps;
 use streamgauge::trace_file::reader::TraceReader;

@@ -12,9 +12,10 @@ use std::sync::{Arc, OnceLock};
 use crossbeam_queue::ArrayQueue;
 use tokio::sync::Notify;
 
+use crate::capture::message::{CaptureHandle, CapturedRequest};
 use crate::capture::prefetch;
 use crate::capture::prefetch::{Prefetch, together};
-use crate::capture::recorder::{CaptureHandle, CaptureRecorder, CapturedRequest};
+use crate::capture::recorder::CaptureRecorder;
 use crate::export::registry::drops::{DropReason, Drops};
 use crate::export::trace_context::RequestTrace;
 use crate::measure::observer::Progress;
@@ -175,8 +176,8 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::capture::recorder::CaptureSettings;
     use crate::capture::segments::Retention;
+    use crate::capture::settings::CaptureSettings;
     use crate::capture::stats::RecordOutcome;
     use crate::clock::Clock;
     use crate::export::fixtures::record;
