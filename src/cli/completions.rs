@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap_complete::Shell;
 
-use super::help::VerbHelp;
+use super::verb_help::VerbHelp;
 
 /// Print a completion script for a shell
 ///

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use super::help::VerbHelp;
+use super::verb_help::VerbHelp;
 use crate::config::schema;
 
 /// Describe the configuration file of `streamgauge proxy`

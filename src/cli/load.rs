@@ -7,12 +7,12 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use serde_json::Value;
 
-use super::help::VerbHelp;
 use super::runner::flags::RunnerArgs;
 use super::runner::{WorkloadSpec, send};
 use super::trace::flags::FormatName;
 use super::trace::notes;
 use super::values::{at_least_one, parse_positive_duration, positive};
+use super::verb_help::VerbHelp;
 use crate::measure::time::Gap;
 use crate::replay::plan::schedule::ReplayPlan;
 use crate::replay::plan::synth::SyntheticTrace;

@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use super::help::VerbHelp;
+use super::verb_help::VerbHelp;
 
 /// Print the help of a verb, or a chapter of the manual
 #[derive(Debug, clap::Args)]

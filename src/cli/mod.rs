@@ -28,6 +28,7 @@ mod terminal;
 mod trace;
 mod trace_input;
 mod values;
+mod verb_help;
 
 use std::process::ExitCode;
 

@@ -8,11 +8,11 @@ use clap::ValueHint;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::help::VerbHelp;
 use super::logging::{self, LogHandle};
 use super::service_manager;
 use super::signals::StopSignals;
 use super::successor::Successor;
+use super::verb_help::VerbHelp;
 use crate::clock::Clock;
 use crate::config::{ConfigSource, LoadedConfig, RawSettings};
 use crate::measure::time::Gap;

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use serde_json::Value;
 
-use super::help::VerbHelp;
 use super::runner::flags::RunnerArgs;
 use super::runner::{WorkloadSpec, send};
 use super::trace::flags::FormatName;
 use super::trace::notes;
 use super::trace_input::{digest, ensure_rereadable};
 use super::values::{at_least_one, parse_duration, parse_positive_duration, positive};
+use super::verb_help::VerbHelp;
 use crate::measure::time::Gap;
 use crate::replay::plan::schedule::{ModelMapping, ReplayPlan, RowError, TraceRows};
 use crate::replay::plan::trace_source;

@@ -9,12 +9,12 @@ use anyhow::Context as _;
 use clap::builder::PossibleValuesParser;
 use clap::{ArgGroup, ValueHint};
 
-use super::help::VerbHelp;
 use super::production::production_baseline;
 use super::runner::flags::{Conditions, conditions, min_goodput};
 use super::terminal::text_layout;
 use super::trace_input::{digest, ensure_rereadable};
 use super::values::parse_duration;
+use super::verb_help::VerbHelp;
 use crate::measure::slo::{Slo, Slos};
 use crate::measure::time::{Gap, Window};
 use crate::report::accumulate::{Accumulator, AccumulatorSettings};

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
-use super::help::VerbHelp;
 use super::signals::StopSignals;
 use super::values::{at_least_one, parse_duration};
+use super::verb_help::VerbHelp;
 use crate::measure::time::Gap;
 use crate::sim::{CostModel, SimOptions, SimServer, runtime};
 

@@ -13,9 +13,9 @@ use anyhow::Context as _;
 
 use self::load::{CLIENTS, DemoClients, MODELS};
 use self::tui::DemoScreen;
-use super::help::VerbHelp;
 use super::logging::{self, LogHandle};
 use super::signals::StopSignals;
+use super::verb_help::VerbHelp;
 use crate::clock::Clock;
 use crate::config::{ConfigSource, LoadedConfig, LogConfig, LogFormat, LogLevel, RawSettings};
 use crate::export::control::live_view::LiveSnapshot;

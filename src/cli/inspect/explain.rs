@@ -3,7 +3,7 @@
 use comfy_table::{Cell, Row};
 
 use super::InspectedReply;
-use super::text::{InspectScreen, lines, table};
+use super::screen::{InspectScreen, lines, table};
 use crate::inspect::first_token_rules::{FirstTokenRule, PEERS};
 
 /// One line per tool that speaks the dialect: its first token, why, and its rule.

@@ -1,6 +1,7 @@
 //! `streamgauge inspect`: explains one recorded response stream, to debug a server.
 
 mod explain;
+mod screen;
 mod summary;
 mod text;
 
@@ -13,7 +14,7 @@ use anyhow::Context as _;
 use clap::ValueHint;
 use serde::de::IgnoredAny;
 
-use super::help::VerbHelp;
+use super::verb_help::VerbHelp;
 use crate::inspect::inspection::{InspectedEvent, Inspection, RecordedExchange, inspect, inspect_timed};
 use crate::inspect::recording::RecordedResponse;
 use crate::measure::dialect::{Dialect, Routes, TABLE};
@@ -119,11 +120,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let answer = if args.json {
         // A server's words are in there: what is not printable is escaped, as JSON may be.
         let json = serde_json::to_string_pretty(&inspection)?;
-        json.split('\n').map(|line| text::escape(line) + "\n").collect()
+        json.split('\n').map(|line| screen::escape(line) + "\n").collect()
     } else {
         let cut = recording.is_some_and(|recording| recording.ending != Ending::Complete);
         let reply = InspectedReply { inspection: &inspection, events: &events, unread, truncated: cut };
-        text::render(&reply, &text::InspectScreen::of_stdout())
+        text::render(&reply, &screen::InspectScreen::of_stdout())
     };
     crate::cli::terminal::print(&answer)
 }
@@ -189,5 +190,5 @@ fn guess(path: &Path, body: &[u8], dialect: Option<&'static Dialect>) -> (&'stat
 fn plain_http(path: &str) -> String {
     let known = TABLE.iter().map(|dialect| format!("\n  {} ({})", dialect.name, dialect.route));
     let known: String = known.collect();
-    format!("note: {} is plain HTTP: forwarded, not understood. Understood are:{known}", text::escape(path))
+    format!("note: {} is plain HTTP: forwarded, not understood. Understood are:{known}", screen::escape(path))
 }

@@ -1,7 +1,7 @@
 //! The summary of one reply, for people: what was counted, by whom, and why.
 
 use super::InspectedReply;
-use super::text::escape;
+use super::screen::escape;
 use crate::inspect::first_token_rules::PEERS;
 use crate::inspect::inspection::{InspectedEvent, Inspection, InspectionTimes};
 use crate::measure::record::UnreadReason;

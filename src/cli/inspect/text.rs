@@ -2,23 +2,13 @@
 //!
 //! Everything a server wrote is escaped, so that no stream can drive the terminal; colour only repeats what words say.
 
-use std::io;
+use comfy_table::{Attribute, Cell, ColumnConstraint, Row, Width};
 
-use comfy_table::{Attribute, Cell, ColumnConstraint, ContentArrangement, Row, Table, Width, presets};
-
+use super::screen::{InspectScreen, escape, lines, table};
 use super::{InspectedReply, explain, summary};
 use crate::inspect::inspection::{InspectedEvent, Inspection};
 use crate::measure::dialect::event_fields::FieldKind;
 use crate::measure::time::Stamp;
-use crate::report::ascii_plot::is_unprintable;
-
-/// What is written on.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct InspectScreen {
-    /// Columns; `None` where lines may be of any length.
-    width: Option<u16>,
-    colourful: bool,
-}
 
 /// Longest part of an event that is shown, in characters: no screen is wider.
 const MAX_EVENT_CHARS: usize = 400;
@@ -38,12 +28,6 @@ const MEANING_SHARE: (u16, u16) = (2, 5);
 /// Columns of the names of the summary's lines.
 const LABEL_COLUMNS: u16 = 14;
 
-impl InspectScreen {
-    pub(super) fn of_stdout() -> Self {
-        Self { width: Table::new().width(), colourful: crate::cli::terminal::supports_colour(&io::stdout()) }
-    }
-}
-
 /// The timeline, the summary, and the rules of others where they were asked for.
 pub(super) fn render(reply: &InspectedReply<'_>, screen: &InspectScreen) -> String {
     let room = screen.width.map(|width| width.saturating_sub(LABEL_COLUMNS));
@@ -58,28 +42,6 @@ pub(super) fn render(reply: &InspectedReply<'_>, screen: &InspectScreen) -> Stri
     }
     parts.extend(reply.inspection.peers_first.is_some().then(|| explain::render(reply, screen)));
     parts.join("\n")
-}
-
-/// A table of ours, with these columns.
-pub(super) fn table(columns: &[&str], screen: &InspectScreen) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_truncation_indicator("…").set_header(columns);
-    if screen.colourful {
-        table.enforce_styling();
-    } else {
-        table.force_no_tty();
-    }
-    if let Some(width) = screen.width {
-        table.set_width(width);
-    }
-    table
-}
-
-/// Its lines.
-pub(super) fn lines(mut table: Table) -> String {
-    table.column_iter_mut().for_each(|column| _ = column.set_padding((0, 2)));
-    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
 fn timeline(reply: &InspectedReply<'_>, screen: &InspectScreen) -> String {
@@ -197,24 +159,6 @@ fn shorten(sent: &str, before: &str, context: usize, screen: &InspectScreen) -> 
     format!("{}{shown}{}", if begun { "…" } else { "" }, if more { "…" } else { "" })
 }
 
-/// A text in which everything that is not printed as itself (controls, marks that turn the direction of writing,
-/// characters without width) is escaped as in JSON.
-pub(super) fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' => escaped.push_str("\\n"),
-            '\r' => escaped.push_str("\\r"),
-            '\t' => escaped.push_str("\\t"),
-            c if is_unprintable(c) => {
-                escaped.extend(c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")));
-            }
-            c => escaped.push(c),
-        }
-    }
-    escaped
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,11 +221,5 @@ mod tests {
         assert_eq!(wrap("a, b, c", ", ", None), ["a, b, c"]);
         assert_eq!(wrap("a b c", " ", Some(3)), ["a b", "c"]);
         assert_eq!(wrap("longer than it may be", ", ", Some(5)), ["longer than it may be"]);
-    }
-
-    #[test]
-    fn what_is_not_printed_as_itself_is_escaped_as_in_json() {
-        assert_eq!(escape("a\n\r\t\u{1b}\u{9b}\u{202e}é漢"), "a\\n\\r\\t\\u001b\\u009b\\u202eé漢");
-        assert_eq!(escape("\u{e0041}"), "\\udb40\\udc41");
     }
 }

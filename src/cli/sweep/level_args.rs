@@ -4,12 +4,13 @@
 use clap::builder::Resettable;
 use clap::{ArgMatches, Args as _, Command, FromArgMatches, Id, parser::ValueSource};
 
-use super::plan::DEFAULT_DURATION;
 use crate::cli::runner::flags::RunnerArgs;
 use crate::cli::runner::{PreparedRun, SetupError, WorkloadSpec, prepare};
 use crate::cli::{load, replay};
 use crate::report::sweep::file::FlagValues;
 
+/// How long a level of `load` lasts where nobody says.
+pub(super) const DEFAULT_DURATION: &str = "30s";
 /// Flags that a sweep sets itself, or that apply to a single run.
 const EXCLUDED_FLAGS: [&str; 12] = [
     "as-fast-as-possible",

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::Args;
-use super::level_args::LevelCommand;
+use super::level_args::{DEFAULT_DURATION, LevelCommand};
 use super::matrix;
 use crate::cli::runner::flags::split_model;
 use crate::cli::trace_input::{digest, ensure_rereadable};
@@ -20,8 +20,6 @@ use crate::stats::hash::mix;
 use crate::trace::rng::name_hash;
 use crate::trace_file::reader::RUN_FILE;
 
-/// How long a level of `load` lasts where nobody says.
-pub(super) const DEFAULT_DURATION: &str = "30s";
 /// Levels above are not looked for.
 const MAX_RATE: f64 = 1e6;
 const MAX_SLOTS: f64 = 65_536.0;

@@ -1,6 +1,6 @@
 //! Examples of `streamgauge trace` and its verbs, and the flags that `-h` shows.
 
-use crate::cli::help::VerbHelp;
+use crate::cli::verb_help::VerbHelp;
 
 pub(in crate::cli) const HELP: VerbHelp = VerbHelp {
     flags: &[],
