@@ -9,7 +9,7 @@ use anyhow::{Context as _, anyhow, ensure};
 use crate::measure::record::Ending;
 use crate::measure::time::Stamp;
 use crate::net::http1::head_scan::end_of_head;
-use crate::net::http1::{BodyDecoder, Head, KnownHeader, head};
+use crate::net::http1::{BodyDecoder, Head, KnownHeader, head_error};
 
 /// A recorded response.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ impl RecordedResponse {
             if head.status() >= 200 {
                 break *at;
             }
-            ensure!(bytes.len() <= head::MAX_HEAD, "its HTTP head is larger than {} bytes", head::MAX_HEAD);
+            ensure!(bytes.len() <= head_error::MAX_HEAD, "its HTTP head is larger than {} bytes", head_error::MAX_HEAD);
         };
         let mut body = BodyDecoder::new(head.response_framing(false)?);
         let (mut decoded, mut ended) = (Vec::new(), head_at);

@@ -1,11 +1,12 @@
 //! Message bodies: decodes and applies their framing.
 
 use super::framing::Framing;
-use super::head::{Head, HeadError};
+use super::head::Head;
+use super::head_error::{HeadError, MAX_HEAD};
 
 const MAX_CHUNK_LINE_BYTES: usize = 4 * 1024;
 /// As large as a head, because a client with many fields may send many trailers.
-const MAX_TRAILER_BYTES: usize = super::head::MAX_HEAD;
+const MAX_TRAILER_BYTES: usize = MAX_HEAD;
 
 /// Reason for rejecting a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,7 +1,8 @@
 //! Finds the end of a message's body from its head. Two parties that disagree on it see different requests on one
 //! connection, so ambiguous heads are rejected.
 
-use super::head::{Head, HeadError, HttpVersion};
+use super::head::{Head, HttpVersion};
+use super::head_error::HeadError;
 use super::known_headers::KnownHeader;
 
 /// Rule that ends a body.

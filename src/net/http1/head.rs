@@ -3,14 +3,10 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use super::head_error::{HeadError, MAX_FIELDS, malformed};
 use super::head_scan::check_line_ends;
 use super::known_headers::KnownHeader;
 
-/// Maximum size of a head, in bytes. Inference clients send a token and a few identifiers; the rest is for gateways'
-/// cookies and signed credentials.
-pub const MAX_HEAD: usize = 64 * 1024;
-/// Maximum number of fields in a head or a trailer section. Parsing takes 32 bytes of stack per field.
-pub const MAX_FIELDS: usize = 1_024;
 /// Maximum total length of a head's `Connection` values, in bytes. The parser searches them for every field's name.
 const MAX_CONNECTION_BYTES: usize = 1_024;
 
@@ -24,23 +20,6 @@ pub enum HttpVersion {
     Http11,
     /// HTTP/2.
     Http2,
-}
-
-/// Reason for rejecting a head. The text names the problem and never quotes the head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HeadError {
-    /// The head exceeds [`MAX_HEAD`] or [`MAX_FIELDS`].
-    #[error("the head is larger than {MAX_HEAD} bytes or has more than {MAX_FIELDS} fields")]
-    TooLarge,
-    /// The head is not strict HTTP/1.x.
-    #[error("malformed head: {0}")]
-    Malformed(&'static str),
-    /// The body's length is ambiguous.
-    #[error("ambiguous body length: {0}")]
-    Ambiguous(&'static str),
-    /// The transfer coding is not `chunked`.
-    #[error("a transfer coding other than `chunked`")]
-    UnknownCoding,
 }
 
 /// One message head. Its buffers are reused for the next message.
@@ -367,18 +346,6 @@ impl Head {
 /// Splits a field value at its commas.
 fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
-}
-
-pub(super) fn malformed(error: httparse::Error) -> HeadError {
-    HeadError::Malformed(match error {
-        httparse::Error::TooManyHeaders => return HeadError::TooLarge,
-        httparse::Error::HeaderName => "a field name that is not a token, or a folded line",
-        httparse::Error::HeaderValue => "a control character in a field value",
-        httparse::Error::NewLine => "a line that does not end with CR LF",
-        httparse::Error::Status => "a status that is not a number",
-        httparse::Error::Token => "a method that is not a token, or a target with a forbidden character",
-        httparse::Error::Version => "a version that is not HTTP/1.0 or HTTP/1.1",
-    })
 }
 
 fn version(minor: Option<u8>) -> HttpVersion {

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 
-use super::head::{HeadError, malformed};
+use super::head_error::{HeadError, malformed};
 
 /// Returns the position after the empty line that ends a head, or `None` if it has not arrived. The first `searched`
 /// bytes were scanned before.

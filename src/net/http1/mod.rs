@@ -15,11 +15,13 @@ pub mod body;
 mod framing;
 mod grpc;
 pub mod head;
+pub mod head_error;
 pub mod head_scan;
 mod known_headers;
 mod sim_header;
 
 pub use body::BodyDecoder;
 pub use framing::Framing;
-pub use head::{Head, HeadError};
+pub use head::Head;
+pub use head_error::HeadError;
 pub use known_headers::KnownHeader;

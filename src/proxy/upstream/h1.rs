@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::export::registry::thread_gauges::OpenConnection;
 use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::body::{BodyError, ChunkWriter};
-use crate::net::http1::head::MAX_HEAD;
+use crate::net::http1::head_error::MAX_HEAD;
 use crate::net::http1::head_scan::{check_partial_response, end_of_head};
 use crate::net::http1::{BodyDecoder, Framing, Head, KnownHeader};
 use crate::net::io::{Arrival, MaybeTlsStream};

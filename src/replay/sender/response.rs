@@ -3,7 +3,7 @@
 use crate::measure::observer::{ResponseHead, StreamObserver};
 use crate::measure::text_collector::TextBudget;
 use crate::measure::timeline::TokenEvent;
-use crate::net::http1::head::MAX_HEAD;
+use crate::net::http1::head_error::MAX_HEAD;
 use crate::net::http1::head_scan::end_of_head;
 use crate::net::http1::{BodyDecoder, Framing, Head, KnownHeader};
 use crate::net::io::Arrival;

@@ -3,7 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use streamgauge_fuzz::net::http1::head::{HttpVersion, MAX_FIELDS};
+use streamgauge_fuzz::net::http1::head::HttpVersion;
+use streamgauge_fuzz::net::http1::head_error::MAX_FIELDS;
 use streamgauge_fuzz::net::http1::head_scan::end_of_head;
 use streamgauge_fuzz::net::http1::{Framing, Head, KnownHeader};
 

@@ -27,7 +27,7 @@ use super::{BodyStep, UpstreamConnector, UpstreamError, UpstreamRequest};
 use crate::clock::Clock;
 use crate::export::registry::thread_gauges::OpenConnection;
 use crate::measure::time::{Gap, Stamp};
-use crate::net::http1::head::MAX_HEAD;
+use crate::net::http1::head_error::MAX_HEAD;
 use crate::net::http1::{Framing, Head, KnownHeader};
 use crate::net::io::{Arrival, MAX_READ_BYTES, MaybeTlsStream, TimestampedIo};
 use crate::proxy::LocalExecutor;
