@@ -1,6 +1,6 @@
 //! The engine's counters as plain fields. [`super::metrics`] formats them.
 
-use super::engine::EngineFinish;
+use super::engine::finish::EngineFinish;
 use crate::measure::time::Gap;
 
 #[derive(Debug, Default)]

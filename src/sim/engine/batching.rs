@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::blocks::{BlockLease, BlockPool};
-use super::{EngineFinish, EngineJob, EngineOutput, FinishedJob};
+use super::finish::EngineFinish;
+use super::{EngineJob, EngineOutput, FinishedJob};
 use crate::measure::time::{Gap, Stamp};
 use crate::sim::cost::CostModel;
 use crate::sim::options::SimOptions;

@@ -8,7 +8,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::ops::Range;
 
-use super::{EngineFinish, EngineJob, EngineOutput, FinishedJob};
+use super::finish::EngineFinish;
+use super::{EngineJob, EngineOutput, FinishedJob};
 use crate::measure::time::{Gap, Stamp};
 use crate::sim::cost::CostModel;
 use crate::sim::options::SimOptions;

@@ -7,6 +7,7 @@
 mod batching;
 mod blocks;
 mod cadence;
+pub(super) mod finish;
 #[cfg(test)]
 mod tests;
 
@@ -18,34 +19,7 @@ use super::stats::SimStats;
 use crate::measure::time::{Gap, Stamp};
 use batching::BatchScheduler;
 use cadence::CadenceScheduler;
-
-/// The reason a sequence stopped, named as in vLLM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EngineFinish {
-    /// The model generated its end-of-sequence token.
-    Stop,
-    /// The sequence reached `max_tokens`.
-    Length,
-    /// The client disconnected.
-    Abort,
-    /// An injected engine failure.
-    Error,
-}
-
-impl EngineFinish {
-    /// All reasons, in the order of the `/metrics` page.
-    pub(crate) const ALL: [Self; 4] = [Self::Stop, Self::Length, Self::Abort, Self::Error];
-
-    /// The name in responses and metrics.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Length => "length",
-            Self::Abort => "abort",
-            Self::Error => "error",
-        }
-    }
-}
+pub(crate) use finish::EngineFinish;
 
 /// The properties of a prompt that affect its cost; excludes its text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
