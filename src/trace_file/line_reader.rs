@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use zstd::bulk::Decompressor;
 
 use super::frame::{FRAME_HEAD_BYTES, FrameError, FrameHead};
-use super::reader::{ReadError, TraceDamage};
+use super::read_error::{ReadError, TraceDamage};
 use super::row::MAX_ROW_BYTES;
 
 /// Lines keep their line ends.

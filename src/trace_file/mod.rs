@@ -18,6 +18,7 @@ pub mod blocks;
 pub mod frame;
 pub mod gaps;
 mod line_reader;
+pub mod read_error;
 pub mod reader;
 pub mod response_fields;
 pub mod row;
