@@ -12,6 +12,18 @@ const FRESH_ID_SEED: u64 = 0x6672_6573_6820_6964;
 /// Maximum ids invented for one request: two million tokens in blocks of 16.
 const MAX_FRESH_IDS: usize = 1 << 17;
 
+/// Mooncake's block scheme with this block size.
+pub(in crate::trace) const fn mooncake_scheme(size: u32) -> BlockScheme {
+    BlockScheme {
+        size,
+        unit: BlockUnit::Tokens,
+        last: LastBlock::Kept,
+        ids: BlockIds::Chained,
+        scope: BlockScope::Trace,
+        key: None,
+    }
+}
+
 /// The block scheme that a format requires.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockRule {

@@ -303,8 +303,8 @@ mod tests {
 
     #[test]
     fn traces_with_blocks_of_two_kinds_are_not_mixed() {
-        use super::super::format::mooncake::block_scheme;
-        let of = |size| TraceHeader { blocks: Some(block_scheme(size)), ..TraceHeader::new("a") };
+        use super::super::blocks::mooncake_scheme;
+        let of = |size| TraceHeader { blocks: Some(mooncake_scheme(size)), ..TraceHeader::new("a") };
         let traces = [16, 512].map(|size| (format!("t{size}"), trace(of(size), &[0])));
         let error = merge(traces.into(), ClockAlignment::Clock).err().unwrap().to_string();
         assert!(error.starts_with("t512: its blocks are not of the kind that the first trace has; convert"), "{error}");

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use serde::Serialize;
 use serde::de::IgnoredAny;
 
-use super::super::blocks::{BlockRehasher, BlockRule};
+use super::super::blocks::{BlockRehasher, BlockRule, mooncake_scheme};
 use super::super::entry_fields::EntryFields;
 use super::super::json::{LenientNumber, StringOrNumber, parse, row};
 use super::super::session_table::SessionTable;
@@ -52,7 +52,7 @@ row!(Row {
 
 /// Bailian's block scheme with this block size.
 fn single_block_scheme(size: u32) -> BlockScheme {
-    BlockScheme { ids: BlockIds::Single, ..super::mooncake::block_scheme(size) }
+    BlockScheme { ids: BlockIds::Single, ..mooncake_scheme(size) }
 }
 
 fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {

@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use serde::Serialize;
 
-use super::super::blocks::{BlockRehasher, BlockRule};
+use super::super::blocks::{BlockRehasher, BlockRule, mooncake_scheme};
 use super::super::entry_fields::EntryFields;
 use super::super::json::{LenientNumber, NestedRow, StringOrNumber, TextSize, parse, row};
 use super::super::session_table::SessionTable;
@@ -110,7 +110,7 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
         }
         size = size.or(request.replay.as_ref().and_then(|NestedRow(replay)| replay.trace_block_size));
     }
-    header.blocks = size.map(super::mooncake::block_scheme);
+    header.blocks = size.map(mooncake_scheme);
     let (zero, counted) = (header.started_unix_ns.unwrap_or(0), losses.clone());
     let mut turns: SessionTable<u32> = SessionTable::new(&losses);
     let entries = rows(stream.lines(), move |line| {

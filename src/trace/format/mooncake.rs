@@ -8,20 +8,18 @@ use std::io::Write as _;
 
 use serde::Serialize;
 
-use super::super::blocks::{BlockRehasher, BlockRule};
+use super::super::blocks::{BlockRehasher, BlockRule, mooncake_scheme};
 use super::super::entry_fields::EntryFields;
 use super::super::json::{LenientNumber, StringOrNumber, TextSize, parse, row};
 use super::super::session_table::SessionTable;
 use super::super::{Error, Trace, TraceEntries, TraceProblem};
 use super::required_lengths::{RequiredLengths, uses_limit_as_length};
-use super::time_unit::TimeUnitEvidence;
+use super::time_unit::{MOONCAKE_BLOCK_TOKENS, MOONCAKE_TYPE, TimeUnitEvidence};
 use super::{
     ConversionLosses, FormatWriter, InputSource, ReadOptions, ScaledTime, TraceFormat, TraceOutput, WriteError,
     has_keys, nanos, rows, stream,
 };
-use crate::trace_file::row::{
-    BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, PromptShape, TraceEntry, TraceHeader, TurnContent,
-};
+use crate::trace_file::row::{LastBlock, PromptShape, TraceEntry, TraceHeader, TurnContent};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "mooncake",
@@ -47,10 +45,6 @@ const SUPPORTED_FIELDS: EntryFields = EntryFields::PROMPT_TOKENS
     .union(EntryFields::BLOCKS)
     .union(EntryFields::SESSION)
     .union(EntryFields::TURN);
-
-pub(super) const BLOCK_TOKENS: u32 = 512;
-/// AIPerf's `type` of these rows, which determines the unit of their times.
-pub(super) const TYPE_TAG: &str = "mooncake_trace";
 
 row!(Row {
     kind = "type": String,
@@ -80,18 +74,6 @@ impl Row {
     }
 }
 
-/// Mooncake's block scheme with this block size.
-pub(in crate::trace) const fn block_scheme(size: u32) -> BlockScheme {
-    BlockScheme {
-        size,
-        unit: BlockUnit::Tokens,
-        last: LastBlock::Kept,
-        ids: BlockIds::Chained,
-        scope: BlockScope::Trace,
-        key: None,
-    }
-}
-
 fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
     let stream = stream(source, &FORMAT)?;
     let losses = ConversionLosses::default();
@@ -99,8 +81,8 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
     for line in stream.sample_lines() {
         let Ok(row) = parse::<Row>(line, &ConversionLosses::default()) else { continue };
         if row.hash_ids.is_some() {
-            let block_size = || TimeUnitEvidence::from_stream(&stream).block_size(BLOCK_TOKENS);
-            header.blocks.get_or_insert_with(|| block_scheme(options.block_size.unwrap_or_else(block_size)));
+            let block_size = || TimeUnitEvidence::from_stream(&stream).block_size(MOONCAKE_BLOCK_TOKENS);
+            header.blocks.get_or_insert_with(|| mooncake_scheme(options.block_size.unwrap_or_else(block_size)));
         }
         if row.is_delta() {
             header.turns = TurnContent::Delta;
@@ -189,12 +171,12 @@ pub(super) struct MooncakeWriter {
 fn write(header: &TraceHeader, out: TraceOutput) -> Result<Box<dyn FormatWriter>, TraceProblem> {
     // AIPerf treats later rows of a session as delta turns, so complete turns must be written without a session.
     let mut lengths =
-        MooncakeWriter::new(header, out, TYPE_TAG, ScaledTime::millis, header.turns == TurnContent::Delta);
+        MooncakeWriter::new(header, out, MOONCAKE_TYPE, ScaledTime::millis, header.turns == TurnContent::Delta);
     if header.turns == TurnContent::Full {
         lengths.no_sessions_note =
             Some("sessions are left out: AIPerf takes the later rows of one for what was added, and these are whole");
     }
-    if let Some(blocks) = lengths.blocks.as_ref().filter(|blocks| blocks.to.size != BLOCK_TOKENS) {
+    if let Some(blocks) = lengths.blocks.as_ref().filter(|blocks| blocks.to.size != MOONCAKE_BLOCK_TOKENS) {
         let size = blocks.to.size;
         lengths.notes.push(format!("blocks are of {size} tokens: AIPerf needs --isl-block-size {size}"));
     }

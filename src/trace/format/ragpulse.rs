@@ -13,7 +13,7 @@ use std::path::Path;
 
 use serde::{Deserialize as _, Serialize};
 
-use super::super::blocks::{BlockRehasher, BlockRule, hash_text};
+use super::super::blocks::{BlockRehasher, BlockRule, hash_text, mooncake_scheme};
 use super::super::entry_fields::EntryFields;
 use super::super::json::{LenientCount, LenientNumber, NestedRow, StringOrNumber, parse, row};
 use super::super::session_table::SessionTable;
@@ -88,7 +88,7 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
     if lengths.is_empty() {
         losses.count("hash_ids: no tables with the lengths of chunks lie beside the file");
     } else {
-        let blocks = super::mooncake::block_scheme(BLOCK_TOKENS);
+        let blocks = mooncake_scheme(BLOCK_TOKENS);
         header.blocks = Some(crate::trace_file::row::BlockScheme { last: LastBlock::Dropped, ..blocks });
     }
     let counted = losses.clone();

@@ -10,12 +10,19 @@
 //! The evidence covers the whole file: its first rows, and for a file on disk rows from all parts. The block size only
 //! adjusts the limits: vLLM's default is 16 tokens, Mooncake's is 512.
 
-use super::super::blocks::expected_ids;
+use super::super::blocks::{expected_ids, mooncake_scheme};
 use super::super::conversion_loss::ConversionLosses;
 use super::super::input::InputStream;
 use super::super::json::{LenientNumber, StringOrNumber, TextSize, WrittenNumber, parse, row};
-use super::mooncake::block_scheme;
-use super::{mooncake, timed_trace};
+
+/// Mooncake's block size.
+pub(super) const MOONCAKE_BLOCK_TOKENS: u32 = 512;
+/// vLLM's default block size of `timed_trace`.
+pub(super) const TIMED_TRACE_BLOCK_TOKENS: u32 = 16;
+/// AIPerf's `type` of Mooncake's rows, which determines the unit of their times.
+pub(super) const MOONCAKE_TYPE: &str = "mooncake_trace";
+/// `type` of rows in seconds.
+pub(super) const TIMED_TRACE_TYPE: &str = "timed_trace";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TimeUnit {
@@ -104,8 +111,8 @@ impl TimeUnitEvidence {
 
     fn add_row(&mut self, row: &Row) {
         let marked = match row.kind.as_deref() {
-            Some(kind) if kind == timed_trace::FORMAT.name => Some(TimeUnit::Seconds),
-            Some(mooncake::TYPE_TAG) => Some(TimeUnit::Milliseconds),
+            Some(TIMED_TRACE_TYPE) => Some(TimeUnit::Seconds),
+            Some(MOONCAKE_TYPE) => Some(TimeUnit::Milliseconds),
             _ => None,
         };
         self.declared_unit = self.declared_unit.or(marked);
@@ -116,7 +123,7 @@ impl TimeUnitEvidence {
         if let Some((ids, length)) = ids.zip(row.input_length) {
             self.with_ids += 1;
             for (fitting, size) in self.fitting.iter_mut().zip(BLOCK_SIZES) {
-                *fitting += u64::from(expected_ids(&block_scheme(size), length) == ids);
+                *fitting += u64::from(expected_ids(&mooncake_scheme(size), length) == ids);
             }
         }
     }
@@ -139,7 +146,7 @@ impl TimeUnitEvidence {
         if self.has_aiperf_fields {
             return TimeUnit::Milliseconds;
         }
-        let as_vllm = self.fitting(timed_trace::BLOCK_TOKENS) > self.fitting(mooncake::BLOCK_TOKENS);
+        let as_vllm = self.fitting(TIMED_TRACE_BLOCK_TOKENS) > self.fitting(MOONCAKE_BLOCK_TOKENS);
         let rate = self.neighbours as f64 / self.neighbour_span;
         let has_rate = self.rows >= MIN_RATE_ROWS && rate.is_finite();
         let span = self.bounds.map_or(0.0, |(first, last)| last - first);
@@ -149,7 +156,7 @@ impl TimeUnitEvidence {
             (false, false) => false,
             // As seconds, the rate would be less than one request in 50 or in 5 seconds.
             (true, true) => span <= MAX_SPAN_S && rate >= if as_vllm { 0.02 } else { 0.2 },
-            (true, false) => span <= MAX_SPAN_S && self.fitting(mooncake::BLOCK_TOKENS) < self.with_ids,
+            (true, false) => span <= MAX_SPAN_S && self.fitting(MOONCAKE_BLOCK_TOKENS) < self.with_ids,
         };
         if seconds { TimeUnit::Seconds } else { TimeUnit::Milliseconds }
     }
@@ -168,7 +175,7 @@ mod tests {
         let text: String = times.into_iter().map(row).collect();
         let evidence =
             TimeUnitEvidence::from_stream(&InputStream::new("t", Box::new(Cursor::new(text.into_bytes()))).unwrap());
-        (evidence.unit(), evidence.block_size(mooncake::BLOCK_TOKENS))
+        (evidence.unit(), evidence.block_size(MOONCAKE_BLOCK_TOKENS))
     }
 
     #[test]

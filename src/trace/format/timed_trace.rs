@@ -1,8 +1,9 @@
 //! vLLM's `timed_trace`: Mooncake's fields, but by default with seconds and blocks of 16 tokens.
 
+use super::super::blocks::mooncake_scheme;
 use super::super::{Error, Trace, TraceProblem};
-use super::mooncake::{self, MooncakeWriter, read_rows};
-use super::time_unit::{TimeUnit, TimeUnitEvidence};
+use super::mooncake::{MooncakeWriter, read_rows};
+use super::time_unit::{TIMED_TRACE_BLOCK_TOKENS, TIMED_TRACE_TYPE, TimeUnit, TimeUnitEvidence};
 use super::{
     ConversionLosses, EntryFields, FormatWriter, InputSource, ReadOptions, ScaledTime, TraceFormat, TraceOutput,
     has_keys, stream,
@@ -10,7 +11,7 @@ use super::{
 use crate::trace_file::row::TraceHeader;
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
-    name: "timed_trace",
+    name: TIMED_TRACE_TYPE,
     aliases: &["vllm"],
     about: "vLLM bench serve timed_trace: as mooncake, but for its unit of time, and blocks of 16 tokens",
     time_unit: "seconds",
@@ -24,8 +25,6 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
     delta_fields: None,
 };
 
-pub(super) const BLOCK_TOKENS: u32 = 16;
-
 fn detect(source: &InputSource) -> bool {
     let InputSource::Stream(stream) = source else { return false };
     has_keys(source, &["timestamp", "input_length"], &[])
@@ -37,9 +36,10 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
     let stream = stream(source, &FORMAT)?;
     let losses = ConversionLosses::default();
     let mut header = TraceHeader::new(FORMAT.name);
-    let block_size =
-        options.block_size.unwrap_or_else(|| TimeUnitEvidence::from_stream(&stream).block_size(BLOCK_TOKENS));
-    header.blocks = Some(mooncake::block_scheme(block_size));
+    let block_size = options
+        .block_size
+        .unwrap_or_else(|| TimeUnitEvidence::from_stream(&stream).block_size(TIMED_TRACE_BLOCK_TOKENS));
+    header.blocks = Some(mooncake_scheme(block_size));
     let entries = read_rows(stream, 1e9, true, &losses);
     Ok(Trace { header, entries, losses })
 }

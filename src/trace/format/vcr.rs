@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use serde::Serialize;
 
-use super::super::blocks::{BlockRehasher, BlockRule};
+use super::super::blocks::{BlockRehasher, BlockRule, mooncake_scheme};
 use super::super::entry_fields::EntryFields;
 use super::super::json::{LenientNumber, NestedRow, TextSize, parse, row};
 use super::super::{Error, Trace, TraceProblem};
@@ -72,7 +72,7 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
     let meta = first.and_then(|first| first.meta).map(|NestedRow(meta)| meta).unwrap_or_default();
     let mut header = TraceHeader::new(FORMAT.name);
     let size = meta.block_size.or(options.block_size).unwrap_or(BLOCK_TOKENS);
-    header.blocks = Some(BlockScheme { last: LastBlock::Dropped, ..super::mooncake::block_scheme(size) });
+    header.blocks = Some(BlockScheme { last: LastBlock::Dropped, ..mooncake_scheme(size) });
     let (model, counted) = (meta.model, losses.clone());
     let entries = rows(stream.lines(), move |line| {
         let row: Row = parse(line, &counted)?;

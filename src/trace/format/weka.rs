@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::super::blocks::{BlockRehasher, BlockRule, hash_text};
+use super::super::blocks::{BlockRehasher, BlockRule, hash_text, mooncake_scheme};
 use super::super::entry_fields::EntryFields;
 use super::super::input::NumberedLines;
 use super::super::json::{LenientNumber, NestedRow, StringOrNumber, TextSize, parse, row};
@@ -188,12 +188,8 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
     let global = first.as_ref().is_some_and(|(session, ..)| session.hash_id_scope.as_deref() == Some("global"));
     let scope = if global { BlockScope::Trace } else { BlockScope::Session };
     let mut header = TraceHeader::new(FORMAT.name);
-    header.blocks = Some(BlockScheme {
-        last: LastBlock::Dropped,
-        ids: BlockIds::Chained,
-        scope,
-        ..super::mooncake::block_scheme(size)
-    });
+    header.blocks =
+        Some(BlockScheme { last: LastBlock::Dropped, ids: BlockIds::Chained, scope, ..mooncake_scheme(size) });
     if folder {
         losses.add("sessions have no common clock: each begins at 0", u64::from(first.is_some()));
     }
