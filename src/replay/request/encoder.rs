@@ -1,7 +1,8 @@
 //! Encodes a row into the bytes of its request. Pure, and deterministic across processes.
 
 use super::conversation::{ConversationHistory, ConversationTurn};
-use super::template::{DEFAULT_DIALECT, ExactOutput, RequestTemplate, encode_http_request};
+use super::http_request::encode_http_request;
+use super::template::{DEFAULT_DIALECT, ExactOutput, RequestTemplate};
 use crate::measure::record::RequestRecord;
 use crate::measure::slo::glob;
 use crate::measure::text_collector::ReplyText;
@@ -62,7 +63,7 @@ impl RequestEncoder {
         seed: u64,
     ) -> Result<Self, String> {
         let dialect = dialect.map(RequestTemplate::named).transpose()?;
-        let targets = targets.into_iter().map(|target| (target.clone(), exact.applies_to(&target))).collect();
+        let targets = targets.into_iter().map(|target| (target.clone(), exact.applies_to(&target.host))).collect();
         Ok(Self {
             content,
             targets,

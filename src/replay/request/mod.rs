@@ -3,6 +3,7 @@
 pub(super) mod body;
 pub(super) mod conversation;
 pub mod encoder;
+mod http_request;
 pub mod media;
 pub mod template;
 pub mod tokenize;
