@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 
 use super::json_path::{JsonPath, PathStep};
-use super::json_walker::whole;
+use super::whole_number::whole;
 use super::work_budget::{OutOfBudget, WorkBudget, price};
 
 /// Buffer for one wanted scalar, in bytes. Model names are the longest.

@@ -10,6 +10,7 @@
 use std::ops::Range;
 
 use super::value_span::{MAX_VALUES, ValueKind, ValueSpan, ValueSpans};
+use super::whole_number::whole;
 
 /// Maximum nesting depth; real events stay far below.
 const MAX_DEPTH: usize = 64;
@@ -353,16 +354,6 @@ impl<'a> JsonWalker<'a> {
             self.at += stop + 2;
         }
     }
-}
-
-/// The non-negative whole number that a JSON number denotes in any notation: `7`, `7.0`, `7e0`.
-pub(super) fn whole(number: &str) -> Option<u64> {
-    number.parse().ok().or_else(|| as_whole_number(number.parse().ok()?))
-}
-
-/// The non-negative whole number equal to a float, within the range where floats represent integers exactly.
-pub fn as_whole_number(number: f64) -> Option<u64> {
-    (number.fract() == 0.0 && (0.0..9e15).contains(&number)).then_some(number as u64)
 }
 
 #[cfg(test)]

@@ -19,7 +19,8 @@
 use std::sync::{Arc, LazyLock};
 
 use super::bounded_vec::BoundedVec;
-use super::dialect::{self, Delta, Dialect, DialectReader, ReplyField, detect, field, leads};
+use super::dialect::{self, Dialect, DialectReader, ReplyField, detect, field, leads};
+use super::event_observer::{EventObserver, NoopObserver};
 use super::failure::FailureOrigin;
 use super::framing::coding::{Decoder, decode};
 use super::framing::{Event, EventStreamFramer, Framer, GrpcFramer, JsonArrayFramer, NdjsonFramer, SseFramer};
@@ -53,20 +54,6 @@ pub struct ResponseHead<'a> {
     /// `Content-Encoding`, or `grpc-encoding` for a gRPC [`content_type`](Self::content_type).
     pub content_encoding: &'a [u8],
 }
-
-/// Observes single events, for `inspect`. The proxy uses [`NoopObserver`].
-pub trait EventObserver {
-    /// Called for each event, before its deltas.
-    fn event(&mut self, _index: u64, _event: &Event<'_>) {}
-    /// Called for each meaning of the event.
-    fn delta(&mut self, _choice: u32, _delta: &Delta<'_>) {}
-}
-
-/// Ignores all events.
-#[derive(Clone, Copy, Debug)]
-pub struct NoopObserver;
-
-impl EventObserver for NoopObserver {}
 
 /// Changes since the last drain of a long stream.
 #[derive(Clone, Debug)]

@@ -3,207 +3,20 @@
 //! A record contains times, counts and names. It has no field for text, so no prompt or reply text can enter it or
 //! anything derived from it.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::bounded_vec::SmallList;
 use super::failure::FailureOrigin;
+pub use super::outcome::{Ending, Outcome};
 use super::shape::RequestShape;
 use super::slo::Slos;
 use super::time::{Gap, Stamp};
 use super::timeline::TokenEvent;
 pub use super::unread_reason::UnreadReason;
-
-/// Number of output tokens and its source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TokenCount {
-    /// Token count.
-    pub tokens: u64,
-    /// Source of the count.
-    pub source: CountSource,
-}
-
-/// Source of a token count, best first. A stream that ends early keeps its best count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum CountSource {
-    /// The server's final usage report.
-    Usage,
-    /// A cumulative counter within the stream.
-    ContinuousUsage,
-    /// Lists with one entry per token: generated ids, else log probabilities.
-    Ids,
-    /// A local tokenizer.
-    Tokenizer,
-    /// Events that prove a token: an estimate, usually a lower bound.
-    Chunks,
-}
-
-impl CountSource {
-    /// All sources, best first.
-    pub const ALL: [Self; 5] = [Self::Usage, Self::ContinuousUsage, Self::Ids, Self::Tokenizer, Self::Chunks];
-
-    /// Exported name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Usage => "usage",
-            Self::ContinuousUsage => "continuous_usage",
-            Self::Ids => "ids",
-            Self::Tokenizer => "tokenizer",
-            Self::Chunks => "chunks",
-        }
-    }
-}
-
-/// Token counts as reported by the server. `None` does not mean zero.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Prompt tokens, cached ones included.
-    pub input: Option<u64>,
-    /// Prompt tokens from a cache.
-    pub cached: Option<u64>,
-    /// Generated tokens, reasoning included.
-    pub output: Option<u64>,
-    /// Reasoning tokens.
-    pub reasoning: Option<u64>,
-}
-
-/// Why generation stopped, in one vocabulary for all dialects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum FinishReason {
-    /// A natural end or a stop string.
-    Stop,
-    /// The token limit.
-    Length,
-    /// A tool call.
-    Tool,
-    /// A content filter or refusal.
-    Filter,
-    /// Aborted at the server.
-    Abort,
-    /// An engine error.
-    Error,
-    /// Anything else.
-    Other,
-}
-
-impl FinishReason {
-    /// Displayed name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Length => "length",
-            Self::Tool => "tool",
-            Self::Filter => "filter",
-            Self::Abort => "abort",
-            Self::Error => "error",
-            Self::Other => "other",
-        }
-    }
-}
-
-/// Outcome of one choice of a reply (several if `n` > 1).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// The choice's index.
-    pub index: u32,
-    /// Arrival of its first token event.
-    pub first: Option<Stamp>,
-    /// Arrival of its last token event.
-    pub last: Option<Stamp>,
-    /// Number of token events.
-    pub token_events: u32,
-    /// Finish reason, and the server's own word for it, cut at 32 bytes.
-    pub finish: Option<(FinishReason, Cow<'static, str>)>,
-}
-
-/// An error that the server reported inside the reply.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// Index of the event that contained it, from 0.
-    pub event: u64,
-    /// The server's error class, if it looks like an identifier (letters, digits, `_ - .`); cut at 64 bytes.
-    pub kind: Option<Box<str>>,
-}
-
-/// How the byte stream ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Ending {
-    /// The upstream body ended according to its framing.
-    Complete,
-    /// The client disconnected first.
-    DownstreamGone,
-    /// The upstream was unreachable, or closed or reset the connection before the end of the body.
-    UpstreamFailed,
-    /// A time limit of the proxy ended it, or the process stopped.
-    TimedOut,
-}
-
-impl Ending {
-    /// Written name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Complete => "complete",
-            Self::DownstreamGone => "downstream_gone",
-            Self::UpstreamFailed => "upstream_failed",
-            Self::TimedOut => "timed_out",
-        }
-    }
-}
-
-/// Outcome of a request, decided by [`Outcome::decide`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// The client received a complete answer.
-    Success,
-    /// The upstream stopped before the reply was finished.
-    Truncated,
-    /// The client disconnected before the reply was finished.
-    Cancelled,
-    /// Rejected with a 4xx status.
-    Refused,
-    /// A 5xx status, an error within the stream, or no response.
-    Failed,
-}
-
-impl Outcome {
-    /// Decides the outcome. `status` is `None` without a response head. `declared` means that the reply marked its
-    /// own end: a finish reason for every choice, or the dialect's terminal event. `finished` is also true for a
-    /// reply without such marks whose framing ended cleanly.
-    ///
-    /// A client that closes after that mark has its complete answer. OpenAI's client closes at `[DONE]` without
-    /// waiting for the end of the body; others close at the finish reason.
-    pub fn decide(ending: Ending, status: Option<u16>, fault: bool, finished: bool, declared: bool) -> Self {
-        match (ending, status) {
-            (Ending::DownstreamGone, Some(200..=299)) if declared && !fault => Self::Success,
-            (Ending::DownstreamGone, _) => Self::Cancelled,
-            (Ending::TimedOut, _) | (_, None | Some(500..)) => Self::Failed,
-            (_, Some(400..=499)) => Self::Refused,
-            _ if fault => Self::Failed,
-            (Ending::UpstreamFailed, _) => Self::Truncated,
-            (Ending::Complete, _) if finished => Self::Success,
-            (Ending::Complete, _) => Self::Truncated,
-        }
-    }
-
-    /// Exported name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Success => "success",
-            Self::Truncated => "truncated",
-            Self::Cancelled => "cancelled",
-            Self::Refused => "refused",
-            Self::Failed => "failed",
-        }
-    }
-}
+pub use super::usage::{Choice, CountSource, Fault, FinishReason, TokenCount, Usage};
 
 /// Source of the response's stamps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -357,6 +170,21 @@ impl RequestRecord {
     pub fn duration(&self) -> Gap {
         self.times.ended.since(self.times.received)
     }
+
+    /// The origin of the failure; `None` if the request did not fail.
+    ///
+    /// A local reply has its own origin. Otherwise the status takes precedence over the ending: a client that
+    /// disconnects during a 503 did not cause the failure.
+    pub fn failure_origin(&self) -> Option<FailureOrigin> {
+        match (self.outcome, self.ending, self.status) {
+            _ if self.local_reply.is_some() => self.local_reply,
+            (Outcome::Success, ..) => None,
+            (_, _, Some(500..)) => Some(FailureOrigin::Upstream),
+            (_, _, Some(400..=499)) | (_, Ending::DownstreamGone, _) => Some(FailureOrigin::Client),
+            (_, Ending::TimedOut, _) => Some(FailureOrigin::Proxy),
+            (_, Ending::UpstreamFailed | Ending::Complete, _) => Some(FailureOrigin::Upstream),
+        }
+    }
 }
 
 /// Time per output token, which is also the mean inter-token latency:
@@ -377,29 +205,4 @@ pub struct LaterTurns {
     /// Turns with filler words, because the answer was missing or too large, or the trace repeats other text.
     #[serde(alias = "made")]
     pub synthesized: u64,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_outcome_follows_the_table() {
-        use Ending::*;
-        use Outcome::*;
-        let decide = Outcome::decide;
-        assert_eq!(decide(Complete, Some(200), false, true, true), Success);
-        assert_eq!(decide(Complete, Some(200), false, true, false), Success);
-        assert_eq!(decide(Complete, Some(200), false, false, false), Truncated);
-        assert_eq!(decide(Complete, Some(200), true, true, true), Failed);
-        assert_eq!(decide(Complete, Some(404), true, true, false), Refused);
-        assert_eq!(decide(Complete, Some(503), true, true, false), Failed);
-        assert_eq!(decide(UpstreamFailed, Some(200), false, false, false), Truncated);
-        assert_eq!(decide(UpstreamFailed, None, false, false, false), Failed);
-        assert_eq!(decide(DownstreamGone, Some(200), false, true, false), Cancelled);
-        assert_eq!(decide(DownstreamGone, Some(200), false, true, true), Success);
-        assert_eq!(decide(DownstreamGone, Some(200), true, true, true), Cancelled);
-        assert_eq!(decide(DownstreamGone, None, false, false, false), Cancelled);
-        assert_eq!(decide(TimedOut, None, false, false, false), Failed);
-    }
 }

@@ -7,9 +7,9 @@ use smallvec::SmallVec;
 use super::dialect::{
     ChoiceCounters, Delta, DeltaSink, Dialect, DialectReader, Document, OutputKind, ReplyField, TokenIncrement,
 };
+use super::event_observer::EventObserver;
 use super::framing::Event;
 use super::json_scanner::Scalar;
-use super::observer::EventObserver;
 use super::record::{Choice, CountSource, Fault, TokenCount, Usage};
 use super::string_cache::shared;
 use super::time::Stamp;

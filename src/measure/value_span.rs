@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::json_walker::whole;
+use super::whole_number::whole;
 
 /// Maximum values recorded per text; the top-5 log probabilities of a token take 22. One more entry marks an
 /// overflow.

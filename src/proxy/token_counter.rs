@@ -17,8 +17,8 @@ use tokenizers::Tokenizer;
 use crate::capture::tokenizer::PromptTokenizer;
 use crate::config::TokenizerFile;
 use crate::export::control::queue::{FinishedRequest, Reporter};
+use crate::measure::glob::glob;
 use crate::measure::record::{CountSource, TokenCount};
-use crate::measure::slo::glob;
 use crate::measure::text_collector::{ReplyText, TextBudget};
 
 /// Maximum number of replies in the queue.

@@ -4,8 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::request_view::RequestView;
+use crate::measure::glob::glob;
 use crate::measure::record::Outcome;
-use crate::measure::slo::glob;
 
 const EXPECTED: &str = "expected KEY, = or !=, and a text with `*` for anything, or a number key with =, !=, <=, <, >= or >; \
                         keys: model, server, dialect, outcome, session, status, isl, osl, cached, turn, in_flight";

@@ -10,7 +10,7 @@ use serde::{Deserialize, de};
 use super::conversion_loss::ConversionLosses;
 use super::error::TraceProblem;
 use super::fast_row_parser::{BlockIdList, FastRowParser};
-use crate::measure::json_walker::as_whole_number;
+use crate::measure::whole_number::as_whole_number;
 
 /// A row that is read field by field; declared by [`row`].
 pub(super) trait JsonRow: Default {

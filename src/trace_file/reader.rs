@@ -34,7 +34,7 @@ use serde_json::Value;
 use super::line_reader::LineReader;
 pub use super::read_error::{ReadError, TraceDamage};
 use super::row::{HeaderError, TraceEntry, TraceHeader};
-use crate::measure::json_walker::as_whole_number;
+use crate::measure::whole_number::as_whole_number;
 
 /// Its presence marks a folder as the folder of a run.
 pub const RUN_FILE: &str = "run.json";

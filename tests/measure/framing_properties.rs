@@ -2,9 +2,10 @@
 
 use proptest::prelude::*;
 use streamgauge::measure::dialect::{Delta, for_path};
+use streamgauge::measure::event_observer::EventObserver;
 use streamgauge::measure::framing::{Event, SseFramer};
 use streamgauge::measure::json_scanner::{DocumentState, JsonScanner, Scalar, ScanFields};
-use streamgauge::measure::observer::{EventObserver, ResponseHead, StreamObserver};
+use streamgauge::measure::observer::{ResponseHead, StreamObserver};
 use streamgauge::measure::record::{Ending, RequestRecord, StampSource};
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::time::Stamp;

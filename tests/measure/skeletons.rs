@@ -9,7 +9,8 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use streamgauge::measure::dialect::{Delta, Dialect, TABLE};
-use streamgauge::measure::observer::{EventObserver, ResponseHead, StreamObserver};
+use streamgauge::measure::event_observer::EventObserver;
+use streamgauge::measure::observer::{ResponseHead, StreamObserver};
 use streamgauge::measure::record::{Ending, StampSource};
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::time::Stamp;

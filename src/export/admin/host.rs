@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use http::Request;
 use http::header::HOST;
 
-use crate::measure::slo::glob;
+use crate::measure::glob::glob;
 
 /// Returns `true` if every host in the request is allowed. `names` are lower-case patterns.
 pub(super) fn is_allowed<B>(request: &Request<B>, names: &[String]) -> bool {

@@ -1,22 +1,9 @@
 //! Paths that several servers share; the keys of the request body tell the servers apart.
 
-use super::{Dialect, RequestField, lmdeploy_generate, sglang_generate, tgi_stream, triton_generate};
+use super::{
+    AmbiguousPath, Dialect, RequestField, RequestShape, lmdeploy_generate, sglang_generate, tgi_stream, triton_generate,
+};
 use crate::measure::json_scanner::Scalar;
-use crate::measure::shape::RequestShape;
-
-/// A path that several dialects share.
-#[derive(Debug)]
-pub struct AmbiguousPath {
-    matches: fn(path: &str) -> bool,
-    /// Top-level keys of the body and the dialect that each identifies. The first key that occurs decides.
-    keys: &'static [(&'static str, &'static Dialect)],
-}
-
-impl PartialEq for AmbiguousPath {
-    fn eq(&self, other: &Self) -> bool {
-        std::ptr::eq(self, other)
-    }
-}
 
 static SHARED: &[AmbiguousPath] = &[
     AmbiguousPath {

@@ -16,8 +16,8 @@ use super::{
 };
 use crate::measure::framing::Event;
 use crate::measure::json_walker::{FieldState, JsonWalker};
-use crate::measure::record::Usage;
 use crate::measure::text_collector::TextFields;
+use crate::measure::usage::Usage;
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "anthropic.messages",

@@ -6,14 +6,13 @@
 use super::document_reply::{is_report, sum};
 use super::fault::{ErrorObject, tell_plain};
 use super::{
-    Delta, DeltaSink, Dialect, DialectReader, OutputKind, ReplyField, RequestField, USUAL, count, finish_reason,
-    segment_of,
+    Delta, DeltaSink, Dialect, DialectReader, OutputKind, ReplyField, RequestField, RequestShape, USUAL, count,
+    finish_reason, segment_of,
 };
 use crate::measure::framing::{Event, PayloadKind};
 use crate::measure::json_walker::JsonWalker;
-use crate::measure::record::Usage;
-use crate::measure::shape::RequestShape;
 use crate::measure::text_collector::TextFields;
+use crate::measure::usage::Usage;
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "bedrock.converse",

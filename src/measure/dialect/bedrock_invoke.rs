@@ -12,13 +12,12 @@ use super::bedrock_converse::{CONTENT_TYPE, error_body, exception, path};
 use super::document_reply::{is_report, sum};
 use super::openai::{OpenAiChoice, OpenAiStream};
 use super::{
-    Delta, DeltaSink, Dialect, DialectReader, OutputKind, ReplyField, RequestField, USUAL, bedrock_converse, count,
-    finish_reason, openai_chat, openai_completions,
+    Delta, DeltaSink, Dialect, DialectReader, OutputKind, ReplyField, RequestField, RequestShape, USUAL,
+    bedrock_converse, count, finish_reason, openai_chat, openai_completions,
 };
 use crate::measure::framing::{Event, PayloadKind};
 use crate::measure::json_walker::JsonWalker;
-use crate::measure::record::Usage;
-use crate::measure::shape::RequestShape;
+use crate::measure::usage::Usage;
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "bedrock.invoke",

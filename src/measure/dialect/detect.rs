@@ -3,10 +3,9 @@
 //! Events that fit several dialects (Azure's first has an empty `object`) are skipped until one decides. Nothing is
 //! counted before that. A stream without a decisive event is plain HTTP.
 
-use super::{Delta, DeltaSink, Dialect, DialectReader, named};
+use super::{Delta, DeltaSink, Dialect, DialectReader, RequestShape, named};
 use crate::measure::framing::Event;
 use crate::measure::json_walker::JsonWalker;
-use crate::measure::shape::RequestShape;
 
 /// Events to inspect before the stream is treated as plain HTTP.
 const MAX_DETECTION_EVENTS: u32 = 64;

@@ -1,9 +1,8 @@
 //! Fields of a reply that is one JSON document.
 
-use super::{ChoiceCounters, Delta, DeltaSink, believed, finish_reason};
+use super::{ChoiceCounters, Delta, DeltaSink, RequestShape, believed, finish_reason};
 use crate::measure::json_scanner::Scalar;
-use crate::measure::record::{FinishReason, Usage};
-use crate::measure::shape::RequestShape;
+use crate::measure::usage::{FinishReason, Usage};
 
 /// Meaning of one field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::measure::framing::Event;
 use crate::measure::json_walker::JsonWalker;
-use crate::measure::record::{FinishReason, Usage};
+use crate::measure::usage::{FinishReason, Usage};
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "gemini",

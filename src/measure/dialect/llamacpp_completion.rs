@@ -10,13 +10,12 @@ use super::document_reply::PerChoiceCounts;
 use super::fault::ErrorObject;
 use super::skeleton::Skeleton;
 use super::{
-    ChoiceCounters, Delta, DeltaSink, Dialect, DialectReader, OutputKind, ReplyField, RequestField, TokenIncrement,
-    USUAL, believed, detect, finish_reason,
+    ChoiceCounters, Delta, DeltaSink, Dialect, DialectReader, OutputKind, ReplyField, RequestField, RequestShape,
+    TokenIncrement, USUAL, believed, detect, finish_reason,
 };
 use crate::measure::framing::Event;
 use crate::measure::json_walker::{FieldState, JsonWalker};
-use crate::measure::record::Usage;
-use crate::measure::shape::RequestShape;
+use crate::measure::usage::Usage;
 
 const NAME: &str = "llamacpp.completion";
 

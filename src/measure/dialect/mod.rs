@@ -37,17 +37,18 @@
 //! | `gemini` | `:streamGenerateContent`, `:generateContent` | `finishReason` | growth of `usageMetadata` |
 //! | `bedrock.converse` | `/model/…/converse-stream`, `…/converse` | `messageStop` | unknown |
 //! | `bedrock.invoke` | `/model/…/invoke-with-response-stream`, `…/invoke` | the vendor's | the vendor's |
-//!
-//! The file exceeds 400 lines because it is the table: the interface of a dialect, and one row per dialect.
 
 mod ambiguous_path;
 mod anthropic_messages;
 mod bedrock_converse;
 mod bedrock_invoke;
+mod counters;
+mod delta;
 pub(super) mod detect;
 mod document_reply;
 pub mod event_fields;
 mod fault;
+mod finish_reason;
 mod gemini;
 pub mod health;
 pub mod inject_usage;
@@ -65,6 +66,7 @@ mod openai_usage;
 pub mod prompt;
 mod protobuf;
 mod request;
+mod request_shape;
 mod rerank;
 mod route;
 mod sglang_generate;
@@ -77,17 +79,18 @@ mod vllm_generate;
 
 use std::sync::Arc;
 
-pub use ambiguous_path::AmbiguousPath;
 pub(super) use ambiguous_path::{field, leads};
+use counters::count;
+pub(super) use counters::{ChoiceCounters, believed};
+pub use delta::{Delta, DeltaSink, OutputKind, TokenIncrement};
 pub(super) use document_reply::Document;
 pub use document_reply::ReplyField;
+pub use finish_reason::finish_reason;
 pub use request::RequestField;
+pub use request_shape::RequestShape;
 pub use route::{Route, Routes};
 
 use super::framing::Event;
-use super::json_walker::JsonWalker;
-use super::record::{CountSource, FinishReason, Usage};
-use super::shape::RequestShape;
 use super::string_cache::shared;
 use super::text_collector::TextFields;
 
@@ -190,6 +193,20 @@ pub static TABLE: &[Dialect] = &[
     lmdeploy_generate::DIALECT,
 ];
 
+/// A path that several dialects share.
+#[derive(Debug)]
+pub struct AmbiguousPath {
+    matches: fn(path: &str) -> bool,
+    /// Top-level keys of the body and the dialect that each identifies. The first key that occurs decides.
+    keys: &'static [(&'static str, &'static Dialect)],
+}
+
+impl PartialEq for AmbiguousPath {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
 /// Returns the dialect of a request path (without query).
 pub fn for_path(path: &str) -> Option<&'static Dialect> {
     TABLE.iter().find(|dialect| (dialect.matches)(path))
@@ -198,162 +215,6 @@ pub fn for_path(path: &str) -> Option<&'static Dialect> {
 /// Returns the dialect with this name.
 pub fn named(name: &str) -> Option<&'static Dialect> {
     TABLE.iter().find(|dialect| dialect.name == name)
-}
-
-/// One meaning of a server event. An event may have several.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Delta<'a> {
-    /// Generated text that a user could see, or generated ids if the server sends no text.
-    Output {
-        /// The kind of text.
-        kind: OutputKind,
-        /// Token count, if the event carries one.
-        tokens: Option<TokenIncrement>,
-    },
-    /// Proof of a token without text.
-    Evidence {
-        /// Token count, if the event carries one.
-        tokens: Option<TokenIncrement>,
-    },
-    /// The event certainly contains no token.
-    NoToken,
-    /// Tokens of the choice so far, from the server's running counter.
-    Total(u64),
-    /// The server's counts, never all-zero.
-    Usage(Usage),
-    /// The choice is finished; the text is the server's own reason.
-    Finish(FinishReason, &'a str),
-    /// The server reports an error.
-    Fault {
-        /// Message, as the inside of a JSON string with its escapes. Only `inspect` shows it; it is never stored.
-        message: Option<&'a str>,
-        /// Error class, escaped like the message.
-        kind: Option<&'a str>,
-        /// Error code as a JSON value: a number, or a quoted string.
-        code: Option<&'a str>,
-    },
-    /// Id of the reply.
-    Id(&'a str),
-    /// The model that the reply names.
-    Model(&'a str),
-    /// The dialect, detected from this event because the path did not identify it.
-    Dialect(&'static Dialect),
-    /// The terminal event of the dialect.
-    Done,
-    /// The event is unreadable.
-    Malformed,
-}
-
-/// Kind of generated text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OutputKind {
-    /// Content of the answer.
-    Text,
-    /// Reasoning before the answer.
-    Reasoning,
-    /// A tool's name or arguments.
-    Tool,
-    /// A refusal.
-    Refusal,
-    /// Audio or its transcript.
-    Audio,
-}
-
-/// Maps a server's finish reason to the common vocabulary; `None` if the text is empty (not finished).
-pub fn finish_reason(raw: &str) -> Option<FinishReason> {
-    Some(match raw {
-        "" => return None,
-        "stop" | "end_turn" | "stop_sequence" | "eos_token" | "STOP" | "eos" | "word" | "completed" | "COMPLETE"
-        | "FINISHED" | "STOP_CRITERIA_MET" => FinishReason::Stop,
-        "length"
-        | "max_tokens"
-        | "MAX_TOKENS"
-        | "model_context_window_exceeded"
-        | "limit"
-        | "max_output_tokens"
-        | "LENGTH" => FinishReason::Length,
-        "tool_calls" | "function_call" | "tool_use" => FinishReason::Tool,
-        "content_filter"
-        | "refusal"
-        | "SAFETY"
-        | "RECITATION"
-        | "BLOCKLIST"
-        | "PROHIBITED_CONTENT"
-        | "SPII"
-        | "guardrail_intervened"
-        | "content_filtered"
-        | "CONTENT_FILTERED"
-        | "ERROR_TOXIC" => FinishReason::Filter,
-        "abort" | "cancelled" => FinishReason::Abort,
-        "error" | "ERROR" => FinishReason::Error,
-        _ => FinishReason::Other,
-    })
-}
-
-/// Tokens of one event, with the source of the count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TokenIncrement {
-    /// Token count.
-    pub tokens: u32,
-    /// [`CountSource::ContinuousUsage`] or [`CountSource::Ids`]; [`CountSource::Chunks`] if the dialect has one token
-    /// per event.
-    pub source: CountSource,
-}
-
-impl TokenIncrement {
-    /// From the growth of a running counter.
-    fn growth(tokens: u64) -> Self {
-        Self { tokens: u32::try_from(tokens).unwrap_or(u32::MAX), source: CountSource::ContinuousUsage }
-    }
-
-    /// From the length of a list.
-    fn listed(tokens: u32) -> Self {
-        Self { tokens, source: CountSource::Ids }
-    }
-}
-
-/// Rejects implausibly large counts: a single one would distort every sum for good.
-pub(super) fn believed(count: Option<u64>) -> Option<u64> {
-    count.filter(|count| *count < 1 << 32)
-}
-
-/// Takes any value; `None` inside unless it is a [`believed`] count.
-fn count(walk: &mut JsonWalker<'_>) -> Option<Option<u64>> {
-    walk.number().map(believed)
-}
-
-/// A running count for each of the first [`MAX_CHOICES`](Self::MAX_CHOICES) choices.
-#[derive(Debug, Default)]
-pub(super) struct ChoiceCounters(Vec<(u32, u64)>);
-
-impl ChoiceCounters {
-    const MAX_CHOICES: usize = 128;
-
-    /// Stores a choice's count; returns the previous one.
-    pub(super) fn set(&mut self, choice: u32, count: u64) -> Option<u64> {
-        if let Some((_, before)) = self.0.iter_mut().find(|(index, _)| *index == choice) {
-            return Some(std::mem::replace(before, count));
-        }
-        if self.0.len() < Self::MAX_CHOICES {
-            self.0.push((choice, count));
-        }
-        None
-    }
-
-    /// The count of a choice; 0 if there is none.
-    pub(super) fn get(&self, choice: u32) -> u64 {
-        self.0.iter().find(|(index, _)| *index == choice).map_or(0, |(_, count)| *count)
-    }
-
-    pub(super) fn sum(&self) -> u64 {
-        self.0.iter().map(|(_, count)| count).sum()
-    }
-}
-
-/// Receives the meanings of events. `choice` is 0 if the dialect has no choices.
-pub trait DeltaSink {
-    /// Receives one meaning of the current event.
-    fn delta(&mut self, choice: u32, delta: Delta<'_>);
 }
 
 /// Reads the reply of one request.

@@ -7,12 +7,12 @@
 use super::document_reply::is_report;
 use super::fault::ErrorObject;
 use super::{
-    Delta, DeltaSink, DialectReader, OutputKind, ReplyField, RequestField, TokenIncrement, count, finish_reason,
+    Delta, DeltaSink, DialectReader, OutputKind, ReplyField, RequestField, RequestShape, TokenIncrement, count,
+    finish_reason,
 };
 use crate::measure::framing::Event;
 use crate::measure::json_walker::{FieldState, JsonWalker};
-use crate::measure::record::Usage;
-use crate::measure::shape::RequestShape;
+use crate::measure::usage::Usage;
 
 pub(super) const CONTENT_TYPE: &str = "application/x-ndjson";
 pub(super) const FINAL_COUNT: &str = "eval_count";

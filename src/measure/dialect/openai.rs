@@ -8,12 +8,12 @@ use super::fault::ErrorObject;
 use super::openai_usage::{UsageCounts, usage};
 use super::skeleton::Skeleton;
 use super::{
-    ChoiceCounters, Delta, DeltaSink, OutputKind, ReplyField, RequestField, TokenIncrement, finish_reason, segment_of,
+    ChoiceCounters, Delta, DeltaSink, OutputKind, ReplyField, RequestField, RequestShape, TokenIncrement,
+    finish_reason, segment_of,
 };
 use crate::measure::framing::Event;
 use crate::measure::json_walker::JsonWalker;
-use crate::measure::record::Usage;
-use crate::measure::shape::RequestShape;
+use crate::measure::usage::Usage;
 
 /// Choices per event beyond the first. Real requests stay far below this limit, and each choice takes memory.
 const MAX_CHOICES: usize = 128;

@@ -12,8 +12,8 @@ use super::{
 };
 use crate::measure::framing::Event;
 use crate::measure::json_walker::JsonWalker;
-use crate::measure::record::{FinishReason, Usage};
 use crate::measure::text_collector::TextFields;
+use crate::measure::usage::{FinishReason, Usage};
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "openai.responses",

@@ -3,7 +3,7 @@
 use super::believed;
 use super::document_reply::is_report;
 use crate::measure::json_walker::JsonWalker;
-use crate::measure::record::Usage;
+use crate::measure::usage::Usage;
 
 /// Slots of the counts. Lower slots belong to the event.
 const INPUT: u8 = 3;

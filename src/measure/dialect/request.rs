@@ -1,7 +1,7 @@
 //! Fields of a request's JSON body.
 
+use super::RequestShape;
 use crate::measure::json_scanner::Scalar;
-use crate::measure::shape::RequestShape;
 use crate::measure::string_cache::shared;
 
 /// Meaning of one field.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{Dialect, TABLE, for_path, named};
-use crate::measure::slo::glob;
+use crate::measure::glob::glob;
 
 /// A path pattern and its dialect, written `/custom/*=openai.chat`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,13 +14,12 @@ use super::document_reply::PerChoiceCounts;
 use super::fault::ErrorObject;
 use super::skeleton::Skeleton;
 use super::{
-    ChoiceCounters, Delta, DeltaSink, Dialect, DialectReader, OutputKind, ReplyField, RequestField, TokenIncrement,
-    USUAL, believed, finish_reason,
+    ChoiceCounters, Delta, DeltaSink, Dialect, DialectReader, OutputKind, ReplyField, RequestField, RequestShape,
+    TokenIncrement, USUAL, believed, finish_reason,
 };
 use crate::measure::framing::Event;
 use crate::measure::json_walker::JsonWalker;
-use crate::measure::record::Usage;
-use crate::measure::shape::RequestShape;
+use crate::measure::usage::Usage;
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "sglang.generate",

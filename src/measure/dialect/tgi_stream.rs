@@ -11,7 +11,7 @@ use super::{
 };
 use crate::measure::framing::Event;
 use crate::measure::json_walker::{FieldState, JsonWalker};
-use crate::measure::record::{CountSource, Usage};
+use crate::measure::usage::{CountSource, Usage};
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "tgi.stream",

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::measure::framing::Event;
 use crate::measure::json_walker::{FieldState, JsonWalker};
-use crate::measure::record::{FinishReason, Usage};
+use crate::measure::usage::{FinishReason, Usage};
 
 pub(super) const DIALECT: Dialect = Dialect {
     name: "triton.generate",

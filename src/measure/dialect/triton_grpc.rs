@@ -13,9 +13,8 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use super::fault::tell_plain;
 use super::protobuf::{ProtobufValue, fields};
 use super::triton_generate::finished;
-use super::{Delta, DeltaSink, Dialect, DialectReader, OutputKind, USUAL};
+use super::{Delta, DeltaSink, Dialect, DialectReader, OutputKind, RequestShape, USUAL};
 use crate::measure::framing::Event;
-use crate::measure::shape::RequestShape;
 use crate::measure::string_cache::shared;
 
 pub(super) const DIALECT: Dialect = Dialect {

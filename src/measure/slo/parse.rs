@@ -3,8 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Metric, Objective, Slo, glob};
+use super::{Metric, Objective, Slo};
 use crate::measure::dialect;
+use crate::measure::glob::glob;
 use crate::measure::time::{Gap, ParseDurationError};
 
 /// Characters to show on either side of an error.

@@ -3,7 +3,7 @@
 //! Rows stream through four steps: time window, loop passes, time scaling, sharding. A planned time never depends on a
 //! server's responses.
 
-use crate::measure::slo::glob;
+use crate::measure::glob::glob;
 use crate::measure::time::Gap;
 use crate::trace::prompt_text::PromptRow;
 use crate::trace::rng::name_hash;

@@ -3,8 +3,8 @@
 use super::conversation::{ConversationHistory, ConversationTurn};
 use super::http_request::encode_http_request;
 use super::template::{DEFAULT_DIALECT, ExactOutput, RequestTemplate};
+use crate::measure::glob::glob;
 use crate::measure::record::RequestRecord;
-use crate::measure::slo::glob;
 use crate::measure::text_collector::ReplyText;
 use crate::measure::time::Gap;
 use crate::replay::plan::schedule::{ScheduledRequest, scale_time};

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use csv_core::{ReadRecordResult, Reader, ReaderBuilder, Terminator};
 
 use super::super::error::TraceProblem;
-use crate::measure::json_walker::as_whole_number;
+use crate::measure::whole_number::as_whole_number;
 
 /// Splits one line at a time and reuses its buffers.
 #[derive(Debug)]

@@ -3,7 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use streamgauge_fuzz::measure::slo::{Slo, Slos, glob};
+use streamgauge_fuzz::measure::glob::glob;
+use streamgauge_fuzz::measure::slo::{Slo, Slos};
 use streamgauge_fuzz::measure::time::Gap;
 
 fuzz_target!(|text: &str| {
