@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::DrainState;
-use super::worker::{AcceptedConnection, ConnectionCountGuard, WorkerHandle};
+use super::worker_handle::{AcceptedConnection, ConnectionCountGuard, WorkerHandle};
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
 

@@ -6,7 +6,6 @@ use crate::config::ProxyConfig;
 use crate::export::trace_context::RequestTrace;
 use crate::net::http1::{Head, KnownHeader};
 use crate::net::io::MaybeTlsStream;
-use crate::proxy::upstream::TraceFields;
 
 /// The client's scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +19,24 @@ impl Scheme {
         match io {
             MaybeTlsStream::Plain(_) => Self::Http,
             MaybeTlsStream::Tls(_) => Self::Https,
+        }
+    }
+}
+
+/// Which of the client's trace fields are forwarded. The proxy's own are among the added fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct TraceFields {
+    pub(super) parent: bool,
+    pub(super) state: bool,
+}
+
+impl TraceFields {
+    /// Whether the client's field is forwarded.
+    pub(super) fn forwards(self, known: KnownHeader) -> bool {
+        match known {
+            KnownHeader::Traceparent => self.parent,
+            KnownHeader::Tracestate => self.state,
+            _ => true,
         }
     }
 }

@@ -31,6 +31,8 @@ pub mod token_counter;
 mod upstream;
 mod usage_injection;
 mod worker;
+mod worker_context;
+mod worker_handle;
 mod worker_shared;
 
 pub use reload::RELOAD_CHECK_INTERVAL;

@@ -14,7 +14,7 @@ use tokio::task::coop;
 use super::error_response::ProxyError;
 use super::upstream::UpstreamExchange;
 use super::usage_injection::UsageInjection;
-use super::worker::WorkerContext;
+use super::worker_context::WorkerContext;
 use crate::capture::message::CaptureHandle;
 use crate::clock::Clock;
 use crate::export::control::queue::FinishedRequest;

@@ -9,7 +9,7 @@ use crate::net::http1::Head;
 use crate::net::http1::head_scan::{check_partial_request, end_of_head};
 use crate::net::io::{Arrival, MaybeTlsStream};
 use crate::proxy::error_response::{ErrorOrigin, ProxyError};
-use crate::proxy::worker::ConnectionSlot;
+use crate::proxy::worker_context::ConnectionSlot;
 
 /// Read-ahead limit beyond the request. Further bytes stay in the kernel's buffer.
 const MAX_READ_AHEAD_BYTES: usize = 64 * 1024;

@@ -16,7 +16,7 @@ use crate::proxy::added_headers::{AddedHeaders, Scheme};
 use crate::proxy::error_response::{ErrorOrigin, ProxyError};
 use crate::proxy::request_observer::RequestObserver;
 use crate::proxy::upstream::{UpstreamError, UpstreamExchange, UpstreamRequest};
-use crate::proxy::worker::{ConnectionSlot, StreamPermit};
+use crate::proxy::worker_context::{ConnectionSlot, StreamPermit};
 
 /// The fate of the connection after an exchange.
 enum AfterExchange {

@@ -14,7 +14,7 @@ use std::task::Poll;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
-use super::worker::ConnectionSlot;
+use super::worker_context::ConnectionSlot;
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
 use crate::net::io::MaybeTlsStream;

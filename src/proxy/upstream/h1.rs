@@ -17,7 +17,6 @@ use std::mem::take;
 use std::ops::Range;
 use std::task::{Context, Poll, ready};
 
-use super::pool::ReplyKind;
 use super::{BodyStep, UpstreamConnector, UpstreamError, UpstreamRequest};
 use crate::clock::Clock;
 use crate::export::registry::thread_gauges::OpenConnection;
@@ -63,6 +62,15 @@ impl Http1Connection {
     pub(super) fn is_alive(&mut self) -> bool {
         self.io.is_idle_and_open()
     }
+}
+
+/// The response's kind: servers may treat their connections differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReplyKind {
+    /// Its length was not announced.
+    Streamed,
+    /// Its length was announced.
+    FixedLength,
 }
 
 /// One request and its response.

@@ -22,7 +22,7 @@ use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::body::BodyError;
 use crate::net::http1::{Framing, Head, HeadError, KnownHeader};
 use crate::net::io::{Arrival, MaybeTlsStream};
-use crate::proxy::added_headers::AddedHeaders;
+use crate::proxy::added_headers::{AddedHeaders, TraceFields};
 use crate::proxy::usage_injection::UsageInjection;
 
 /// Pending request bytes at which the proxy stops reading the client's body.
@@ -108,23 +108,6 @@ pub(super) struct UpstreamClient {
 pub(super) enum UpstreamExchange {
     Http1(Box<h1::Http1Exchange>),
     Http2(Box<h2::Http2Exchange>),
-}
-
-/// Which of the client's trace fields are forwarded. The proxy's own are among the added fields.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct TraceFields {
-    pub(super) parent: bool,
-    pub(super) state: bool,
-}
-
-impl TraceFields {
-    fn forwards(self, known: KnownHeader) -> bool {
-        match known {
-            KnownHeader::Traceparent => self.parent,
-            KnownHeader::Tracestate => self.state,
-            _ => true,
-        }
-    }
 }
 
 /// A request head for the upstream.

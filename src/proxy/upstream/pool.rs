@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 
-use super::h1::Http1Connection;
+use super::h1::{Http1Connection, ReplyKind};
 use crate::measure::time::{Gap, Stamp};
 
 /// Rest while the behavior is unproven. A busy server's FIN takes milliseconds.
@@ -27,15 +27,6 @@ const BEHAVIOR_TTL: Gap = Gap::from_millis(60_000);
 const MAX_IDLE: Gap = Gap::from_millis(4_000);
 /// Limit per worker. Further connections are closed at once.
 const MAX_IDLE_CONNECTIONS: usize = 512;
-
-/// The response's kind: servers may treat their connections differently.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ReplyKind {
-    /// Its length was not announced.
-    Streamed,
-    /// Its length was announced.
-    FixedLength,
-}
 
 /// The server's handling of connections after a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -41,7 +41,7 @@ use crate::proxy::flow_control::{
 };
 use crate::proxy::request_observer::RequestObserver;
 use crate::proxy::upstream::UpstreamRequest;
-use crate::proxy::worker::{ConnectionSlot, WorkerContext};
+use crate::proxy::worker_context::{ConnectionSlot, WorkerContext};
 
 /// Serves a connection, of which `first` has already been received.
 pub(super) async fn serve(io: MaybeTlsStream, first: Vec<u8>, seat: ConnectionSlot) {

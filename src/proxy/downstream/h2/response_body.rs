@@ -16,7 +16,7 @@ use crate::measure::time::{Gap, Stamp};
 use crate::net::io::Arrival;
 use crate::proxy::request_observer::RequestObserver;
 use crate::proxy::upstream::{BodyStep, UpstreamError};
-use crate::proxy::worker::{StreamPermit, WorkerContext};
+use crate::proxy::worker_context::{StreamPermit, WorkerContext};
 
 /// hyper polls for the next frame at once, unless the client's window is full. A longer delay counts as time in which
 /// the client did not read.

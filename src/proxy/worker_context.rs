@@ -1,0 +1,195 @@
+//! A worker's state: what its connections share, and their registrations.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::DrainState;
+use super::upstream::UpstreamClient;
+use super::worker_handle::ConnectionCountGuard;
+use super::worker_shared::WorkerShared;
+use crate::clock::Clock;
+use crate::config::ProxyConfig;
+use crate::export::control::queue::Reporter;
+use crate::export::registry::thread_gauges::ThreadGauges;
+use crate::measure::time::{Gap, Stamp};
+
+/// Beside a successor, a recently used connection stays open this long for another request. A response can announce the
+/// close; a close between two requests may race with the next one.
+const HANDOVER_IDLE_TIMEOUT: Gap = Gap::from_millis(5_000);
+
+/// A worker's state, shared by its tasks.
+pub(super) struct WorkerContext {
+    shared: Arc<WorkerShared>,
+    levels: Arc<ThreadGauges>,
+    upstream: UpstreamClient,
+    connections: Arc<AtomicUsize>,
+    /// While draining: how long after its last response a connection may send another request.
+    draining: Cell<Option<Gap>>,
+    stopped: Cell<bool>,
+    /// Time of the last tick.
+    last_tick: Cell<Stamp>,
+    slots: RefCell<HashMap<u64, Rc<Deadline>>>,
+    next_slot: Cell<u64>,
+}
+
+impl WorkerContext {
+    pub(super) fn new(
+        shared: Arc<WorkerShared>,
+        levels: Arc<ThreadGauges>,
+        upstream: UpstreamClient,
+        connections: Arc<AtomicUsize>,
+    ) -> Self {
+        Self {
+            shared,
+            levels,
+            upstream,
+            connections,
+            draining: Cell::new(None),
+            stopped: Cell::new(false),
+            last_tick: Cell::default(),
+            slots: RefCell::default(),
+            next_slot: Cell::new(0),
+        }
+    }
+
+    /// The configuration in force.
+    pub(super) fn config(&self) -> arc_swap::Guard<Arc<ProxyConfig>> {
+        self.shared.config.load()
+    }
+
+    pub(super) fn shared(&self) -> &Arc<WorkerShared> {
+        &self.shared
+    }
+
+    pub(super) fn upstream(&self) -> &UpstreamClient {
+        &self.upstream
+    }
+
+    /// This worker's gauges.
+    pub(super) fn levels(&self) -> &Arc<ThreadGauges> {
+        &self.levels
+    }
+
+    /// Reserves an open stream, if fewer than `limit` are open. The permit lasts until the stream's last byte.
+    pub(super) fn admit(self: &Rc<Self>, limit: usize) -> Option<StreamPermit> {
+        let permit = StreamPermit(Rc::clone(self));
+        (self.shared.open_streams.fetch_add(1, Ordering::Relaxed) < limit).then_some(permit)
+    }
+
+    pub(super) fn reporter(&self) -> &Reporter {
+        &self.shared.reporter
+    }
+
+    /// Whether connections should close once they owe no response.
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining.get().is_some()
+    }
+
+    /// While draining: how long after its last response a connection may send another request.
+    pub(super) fn drain_idle_timeout(&self) -> Option<Gap> {
+        self.draining.get()
+    }
+
+    /// Whether the drain deadline has passed: from then on the proxy itself causes the drops.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped.get()
+    }
+
+    /// Whether a connection is open, or on its way to this worker.
+    pub(super) fn has_connections(&self) -> bool {
+        self.connections.load(Ordering::Relaxed) > 0
+    }
+
+    /// Passes the drain deadline.
+    pub(super) fn stop(&self) {
+        self.stopped.set(true);
+    }
+
+    /// Wakes connections, which close once they owe no response.
+    pub(super) fn drain(&self, how: DrainState) {
+        self.draining.set(Some(if how == DrainState::TakenOver { HANDOVER_IDLE_TIMEOUT } else { Gap::ZERO }));
+        self.wake(|_| true);
+    }
+
+    /// Checks idle connections and deadlines.
+    pub(super) fn tick(&self) {
+        self.upstream.evict();
+        let now = Clock::Monotonic.now();
+        self.last_tick.set(now);
+        self.wake(|wait| wait.until.get().is_some_and(|until| until <= now));
+    }
+
+    fn wake(&self, which: impl Fn(&Deadline) -> bool) {
+        for wait in self.slots.borrow().values().filter(|wait| which(wait)) {
+            if let Some(waker) = wait.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+}
+
+/// Reserved by [`WorkerContext::admit`].
+pub(super) struct StreamPermit(Rc<WorkerContext>);
+
+impl Drop for StreamPermit {
+    fn drop(&mut self) {
+        self.0.shared.open_streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The deadline of a connection's task.
+#[derive(Default)]
+struct Deadline {
+    /// Wakes the task when draining begins, or once `until` has passed.
+    waker: Cell<Option<Waker>>,
+    until: Cell<Option<Stamp>>,
+}
+
+/// A connection's registration at its worker, which wakes it when draining begins or its deadline passes.
+pub(super) struct ConnectionSlot {
+    worker: Rc<WorkerContext>,
+    number: u64,
+    deadline: Rc<Deadline>,
+    _permit: OwnedSemaphorePermit,
+    _count_guard: ConnectionCountGuard,
+}
+
+impl ConnectionSlot {
+    pub(super) fn new(worker: Rc<WorkerContext>, permit: OwnedSemaphorePermit, counted: ConnectionCountGuard) -> Self {
+        let number = worker.next_slot.replace(worker.next_slot.get() + 1);
+        let wait = Rc::<Deadline>::default();
+        worker.slots.borrow_mut().insert(number, Rc::clone(&wait));
+        Self { worker, number, deadline: wait, _permit: permit, _count_guard: counted }
+    }
+
+    /// Ready once a tick is past `until`, so that a wait reads no clock. Also wakes the task when draining begins.
+    pub(super) fn poll_until(&self, cx: &Context<'_>, until: Stamp) -> Poll<()> {
+        if self.worker.last_tick.get() >= until {
+            return Poll::Ready(());
+        }
+        self.deadline.until.set(Some(until));
+        let known = self.deadline.waker.take().filter(|known| known.will_wake(cx.waker()));
+        self.deadline.waker.set(Some(known.unwrap_or_else(|| cx.waker().clone())));
+        Poll::Pending
+    }
+
+    pub(super) fn clear_deadline(&self) {
+        self.deadline.until.set(None);
+    }
+
+    pub(super) fn worker(&self) -> &Rc<WorkerContext> {
+        &self.worker
+    }
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        self.worker.slots.borrow_mut().remove(&self.number);
+    }
+}
