@@ -23,7 +23,8 @@ pub mod result;
 pub mod sender;
 pub mod server;
 
-pub use sender::exchange::ClientAbort;
+pub use request::client_abort::ClientAbort;
+pub use sender::config::Config;
 pub use sender::feeder::no_target;
 pub use sender::pool::ConnectionReuse;
-pub use sender::run::{Config, ReplayRun};
+pub use sender::run::ReplayRun;

@@ -1,5 +1,6 @@
 //! Encodes a row into the bytes of its request. Pure, and deterministic across processes.
 
+use super::client_abort::ClientAbort;
 use super::conversation::{ConversationHistory, ConversationTurn};
 use super::http_request::encode_http_request;
 use super::template::{DEFAULT_DIALECT, ExactOutput, RequestTemplate};
@@ -8,7 +9,6 @@ use crate::measure::record::RequestRecord;
 use crate::measure::text_collector::ReplyText;
 use crate::measure::time::Gap;
 use crate::replay::plan::schedule::{ScheduledRequest, scale_time};
-use crate::replay::sender::exchange::ClientAbort;
 use crate::replay::sender::target::TargetUrl;
 use crate::stats::hash::mix;
 use crate::trace::prompt_text::PromptGenerator;

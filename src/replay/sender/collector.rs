@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
-use super::run::{CompletionCallback, Config};
+use super::config::{CompletionCallback, Config};
 use super::target::TargetUrl;
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};

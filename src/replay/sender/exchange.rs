@@ -13,9 +13,10 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use super::job::ReplayRequest;
 use super::paced_writer::WriteResult;
 use super::response::{ResponseGaps, ResponseReader};
-use super::worker::SendWorker;
+use super::worker_context::SendWorker;
 use crate::clock::Clock;
 use crate::measure::dialect::Routes;
 use crate::measure::observer::StreamObserver;
@@ -23,44 +24,8 @@ use crate::measure::record::Ending;
 use crate::measure::shape::RequestShape;
 use crate::measure::time::{Gap, Stamp};
 use crate::net::io::MaybeTlsStream;
-use crate::replay::plan::schedule::ScheduledRequest;
-use crate::replay::request::conversation::ConversationTurn;
-use crate::replay::request::template::RequestTemplate;
+use crate::replay::request::client_abort::ClientAbort;
 use crate::replay::result::row::{CompletedRequest, FailureReason};
-use crate::trace_file::row::RequestTargets;
-
-/// A request's encoded bytes.
-pub(in crate::replay) struct WireRequest {
-    pub(in crate::replay) bytes: Vec<u8>,
-    /// Offset of the body.
-    pub(in crate::replay) body: usize,
-    /// Its share of the budget for encoded requests.
-    pub(in crate::replay) _permit: Option<OwnedSemaphorePermit>,
-}
-
-/// The point at which the client disconnects before the end.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum ClientAbort {
-    /// After this many output tokens.
-    Tokens(u64),
-    /// This long after the request was sent.
-    After(Gap),
-}
-
-pub(in crate::replay) struct ReplayRequest {
-    pub(in crate::replay) scheduled: ScheduledRequest,
-    pub(in crate::replay) form: &'static RequestTemplate,
-    /// Index of the target.
-    pub(in crate::replay) target: usize,
-    pub(in crate::replay) wanted: RequestTargets,
-    pub(in crate::replay) client_abort: Option<ClientAbort>,
-    /// It waits for the turn before it.
-    pub(in crate::replay) is_later_turn: bool,
-    /// The turn of a live session, once its prompt is known.
-    pub(in crate::replay) turn: Option<ConversationTurn>,
-    /// Later turns are encoded once their due time is known.
-    pub(in crate::replay) wire: Option<WireRequest>,
-}
 
 /// A request that is due.
 pub(in crate::replay) struct ReplayExchange {

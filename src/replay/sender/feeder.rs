@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use tokio::sync::{Semaphore, mpsc, watch};
 
-use super::exchange::{ReplayRequest, WireRequest};
-use super::run::{Config, LoopMode, RunCommand, RunCounters, SessionMode};
+use super::config::{Config, LoopMode, RunCommand, SessionMode};
+use super::counters::RunCounters;
+use super::job::{ReplayRequest, WireRequest};
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
 use crate::replay::plan::schedule::{RowError, ScheduledRequest};

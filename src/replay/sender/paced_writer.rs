@@ -18,7 +18,7 @@ use nix::sys::prctl::set_timerslack;
 use nix::sys::socket::{MsgFlags, recv, send};
 use tokio::sync::oneshot;
 
-use super::exchange::WireRequest;
+use super::job::WireRequest;
 use super::priority::request_real_time_priority;
 use super::timer_queue::TimerEntry;
 use crate::clock::Clock;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::exchange::ReplayRequest;
+use super::job::ReplayRequest;
 use crate::measure::time::Stamp;
 
 #[derive(Default)]
