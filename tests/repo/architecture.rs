@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 
 use streamgauge::export::registry::catalog;
 
+use super::circles::circles;
 use super::source::Source;
 
 /// The arrows, as they stand on the front page of `src/lib.rs`: each folder may use what stands to its right.
@@ -43,6 +44,10 @@ const MEASURE_MAY_USE: [(&str, &str); 8] = [
     ("zstd", "zstd, likewise"),
     ("smallvec", "the one choice of most replies in its place"),
 ];
+
+/// Limits on circles of imports between files.
+const MAX_CIRCLES: usize = 6;
+const MAX_CIRCLE_FILES: usize = 8;
 
 /// The parts of `std` that do something to the world or wait for it.
 const IMPURE: [&str; 6] = ["env", "fs", "net", "os", "process", "thread"];
@@ -82,6 +87,23 @@ fn arrows(files: &[Source]) -> Vec<String> {
                 broken.push(format!("{}:{at}: uses crate::{used}, but {}", file.path, one_space(line)));
             }
         }
+    }
+    broken
+}
+
+fn few_and_small_circles(files: &[Source]) -> Vec<String> {
+    let remedy = "move what both ends of an arrow use into a file of its own, named by the noun";
+    let circles = circles(files);
+    let list = |circle: &BTreeSet<&str>| circle.iter().copied().collect::<Vec<_>>().join(", ");
+    let large = circles.iter().filter(|circle| circle.len() > MAX_CIRCLE_FILES);
+    let mut broken: Vec<String> = large
+        .map(|circle| {
+            format!("{}: {} files import each other, {MAX_CIRCLE_FILES} at most; {remedy}", list(circle), circle.len())
+        })
+        .collect();
+    if circles.len() > MAX_CIRCLES {
+        let all: Vec<String> = circles.iter().map(list).collect();
+        broken.push(format!("{}: {} circles of imports, {MAX_CIRCLES} at most; {remedy}", all.join(" | "), all.len()));
     }
     broken
 }
@@ -351,6 +373,44 @@ fn the_arrows_are_kept() {
     assert_eq!(sample(kept), Vec::<String>::new());
     assert_eq!(arrows(&[Source::new("src/zoo/mod.rs", "")]).len(), 1, "a folder without an arrow");
     holds(arrows(&SOURCES));
+}
+
+#[test]
+fn circles_of_imports_are_few_and_small() {
+    let found = |files: &[(&str, &str)]| -> Vec<String> {
+        let files: Vec<Source> =
+            files.iter().map(|(path, text)| Source::new(format!("src/net/{path}"), *text)).collect();
+        let found = circles(&files).into_iter();
+        found.map(|circle| circle.into_iter().collect::<Vec<_>>().join(" ").replace("src/net/", "")).collect()
+    };
+    let (a, b) = (("a.rs", "use super::b::B; struct A;"), ("b.rs", "fn f(a: super::a::A) {} struct B;"));
+    assert_eq!(found(&[a, b]), ["a.rs b.rs"]);
+    let page = ("mod.rs", "mod a; mod b; pub use a::A; pub use b::B;");
+    let through_page = [page, ("a.rs", "use super::B; struct A;"), ("b.rs", "use super::A; struct B;")];
+    assert_eq!(found(&through_page), ["a.rs b.rs"], "a re-export is no definition");
+    let by_module = [page, ("a.rs", "use super::b; fn f() { b::g() }"), ("b.rs", "use super::a; fn g() -> a::A {}")];
+    assert_eq!(found(&by_module), ["a.rs b.rs"], "a module's name stands for its file");
+    for kept in [
+        &[a, ("b.rs", "// super::a::A\nstruct B; #[cfg(test)]\nmod tests { use super::super::a::A; }")],
+        &[("mod.rs", "mod a; struct B; fn f() { a::g() }"), ("a.rs", "use super::B; fn g() {}")],
+        &[("a.rs", "use super::b::B; struct A;"), ("b.rs", "use crate::config::a::A; struct B;")],
+    ] {
+        assert_eq!(found(kept), Vec::<String>::new(), "{kept:?}");
+    }
+    let ring = |name: &str, files: usize| -> Vec<Source> {
+        let text = |at: usize| format!("use super::{name}{}::T; struct T;", (at + 1) % files);
+        (0..files).map(|at| Source::new(format!("src/net/{name}{at}.rs"), text(at))).collect()
+    };
+    let rings = |count: usize| -> Vec<Source> {
+        ["a", "b", "c", "d", "e", "f", "g"][..count].iter().flat_map(|name| ring(name, 2)).collect()
+    };
+    assert_eq!(few_and_small_circles(&ring("a", 8)), Vec::<String>::new());
+    assert_eq!(few_and_small_circles(&rings(6)), Vec::<String>::new());
+    let [large] = &few_and_small_circles(&ring("a", 9))[..] else { panic!("nine files are more than eight") };
+    assert!(large.contains("src/net/a8.rs: 9 files import each other, 8 at most; move what both ends"), "{large}");
+    let [many] = &few_and_small_circles(&rings(7))[..] else { panic!("seven circles are more than six") };
+    assert!(many.contains(" | src/net/g0.rs, src/net/g1.rs: 7 circles of imports, 6 at most; move"), "{many}");
+    holds(few_and_small_circles(&SOURCES));
 }
 
 #[test]

@@ -6,6 +6,7 @@
 mod pod;
 
 mod architecture;
+mod circles;
 mod deploy;
 mod manual;
 mod metric_names;

@@ -93,7 +93,7 @@ impl Source {
 }
 
 /// The modules that a file's `super` counts from.
-fn module(path: &str) -> Vec<String> {
+pub(crate) fn module(path: &str) -> Vec<String> {
     let below = path.strip_prefix("src/").unwrap_or(path).trim_end_matches(".rs");
     below.split('/').filter(|part| !["mod", "lib", "main"].contains(part)).map(str::to_owned).collect()
 }
