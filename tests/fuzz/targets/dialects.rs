@@ -4,8 +4,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use streamgauge_fuzz::measure::dialect::{Delta, Dialect, TABLE};
-use streamgauge_fuzz::measure::framing::Event;
 use streamgauge_fuzz::measure::event_observer::EventObserver;
+use streamgauge_fuzz::measure::framing::Event;
 use streamgauge_fuzz::measure::observer::{ResponseHead, StreamObserver};
 use streamgauge_fuzz::measure::record::{Ending, RequestRecord, StampSource};
 use streamgauge_fuzz::measure::shape::RequestShape;

@@ -4,9 +4,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use streamgauge_fuzz::trace_file::server_metrics::Scrape;
 use streamgauge_fuzz::replay::server::scrape::exposition::samples;
 use streamgauge_fuzz::replay::server::scrape::metric_names::figures;
+use streamgauge_fuzz::trace_file::server_metrics::Scrape;
 
 fuzz_target!(|page: &str| {
     for sample in samples(page) {
