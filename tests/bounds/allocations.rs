@@ -1,4 +1,4 @@
-//! The observer allocates nothing per chunk once it is warm.
+//! The observer allocates nothing per chunk after warm-up.
 
 use streamgauge::capture::recorder::CaptureRecorder;
 use streamgauge::capture::segments::Retention;

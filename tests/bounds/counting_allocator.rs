@@ -1,4 +1,4 @@
-//! An allocator that counts what each thread takes from it. Whoever declares this module uses it.
+//! The allocator of this binary: it counts what each thread takes from it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -41,7 +41,6 @@ fn took(bytes: usize) {
 }
 
 /// How often `work` allocates.
-#[allow(dead_code, reason = "every test binary uses its own part of this")]
 pub(crate) fn allocations(work: impl FnOnce()) -> u64 {
     let before = ALLOCATIONS.get();
     work();
@@ -49,7 +48,6 @@ pub(crate) fn allocations(work: impl FnOnce()) -> u64 {
 }
 
 /// The most that `work` holds at any moment, in bytes.
-#[allow(dead_code, reason = "every test binary uses its own part of this")]
 pub(crate) fn most_held(work: impl FnOnce()) -> usize {
     let before = HELD.get();
     MOST.set(before);

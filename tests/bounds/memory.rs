@@ -1,5 +1,5 @@
-//! Whatever a server sends, what the observer holds is bounded and the time it takes grows with the bytes and no faster.
-//! However long a trace is, what each verb of `trace` holds of it is bounded.
+//! Bounds of the observer for hostile bodies (memory, and time linear in the bytes), and of the memory of `trace`
+//! verbs.
 
 use std::io::{BufReader, Write, sink};
 use std::time::Duration;

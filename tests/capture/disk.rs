@@ -1,5 +1,5 @@
-//! The capture and its disk: one that is full, that is too small, that hangs. No stream notices, what is lost is counted
-//! and logged, and the capture goes on by itself.
+//! The capture on a disk that is full, too small or hanging: no stream notices, losses are counted and logged, and the
+//! capture resumes by itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use serde_json::json;
 use streamgauge::trace_file::reader::TraceReader;
 use tempfile::TempDir;
 
-use crate::support::captured::{Run, answer, counted, run, run_under, server, until};
+use crate::support::captured::{RunningProxy, answer, counted, run, run_under, server, until};
 use crate::support::client::{Client, chat};
 
 /// A request whose row is long however well it is packed: ids of blocks are noise.
@@ -26,7 +26,7 @@ fn noisy(number: u64) -> String {
 }
 
 /// Sends this many requests on one connection; every answer is whole.
-fn ask(run: &Run, numbers: std::ops::Range<u64>) {
+fn ask(run: &RunningProxy, numbers: std::ops::Range<u64>) {
     let mut client = Client::connect(run.listen);
     for number in numbers {
         let answer = client.send(noisy(number)).response();
@@ -34,7 +34,7 @@ fn ask(run: &Run, numbers: std::ops::Range<u64>) {
     }
 }
 
-fn records(run: &Run, reason: &str) -> u64 {
+fn records(run: &RunningProxy, reason: &str) -> u64 {
     counted(&run.page("/metrics"), reason)
 }
 
@@ -72,7 +72,7 @@ fn a_write_that_goes_halfway_costs_its_frame_and_leaves_nothing_torn() {
     let (written, lost) = (records(&run, "whole"), records(&run, "disk"));
     run.terminate();
     assert_eq!(whole_rows(folder.path()), written, "{lost} of {asked} were lost");
-    assert!(run.said().contains("\"lost\":\"disk: "), "{}", run.said());
+    assert!(run.log().contains("\"lost\":\"disk: "), "{}", run.log());
     assert!(segments(folder.path()).iter().all(|segment| fs::metadata(segment).unwrap().len() > 0));
 }
 
@@ -110,8 +110,8 @@ fn a_full_disk_costs_rows_and_no_stream_and_is_used_again_when_it_has_room() {
     ask_until("it is used again", &|| records(&run, "whole") > written + 20);
     let (after, files) = (records(&run, "whole") - written, segments(&inside));
     assert!(whole_rows(&inside) >= after && !files.is_empty());
-    assert_eq!(run.said().matches("the capture has lost records").count(), 1, "once a minute: {}", run.said());
-    assert!(run.said().contains("\"lost\":\"disk: ") && run.said().contains("No space left on device"), "and why");
+    assert_eq!(run.log().matches("the capture has lost records").count(), 1, "once a minute: {}", run.log());
+    assert!(run.log().contains("\"lost\":\"disk: ") && run.log().contains("No space left on device"), "and why");
     run.terminate();
 }
 
@@ -126,7 +126,7 @@ fn sleeps(thread: &Path, name: &str) -> bool {
 struct Held(Pid);
 
 impl Held {
-    fn of(run: &Run) -> Self {
+    fn of(run: &RunningProxy) -> Self {
         let mut found = None;
         // A thread takes its name once it runs. One that sleeps holds nothing that others need, and neither does one
         // that writes to a disk.
@@ -160,7 +160,7 @@ impl Drop for Held {
 }
 
 #[test]
-fn a_disk_that_hangs_delays_no_stream_and_when_it_moves_the_capture_goes_on() {
+fn a_hanging_disk_delays_no_stream_and_the_capture_resumes_after_it() {
     let folder = TempDir::new().unwrap();
     let upstream = server(answer(1));
     let mut run = run(upstream.addr, folder.path(), &[]);
@@ -176,7 +176,7 @@ fn a_disk_that_hangs_delays_no_stream_and_when_it_moves_the_capture_goes_on() {
         records(&run, "queue_full") > 0
     });
     assert_eq!((records(&run, "whole"), records(&run, "disk")), (0, 0));
-    until("the loss is logged while it lasts", || run.said().contains("\"lost\":\"queue_full: "));
+    until("the loss is logged while it lasts", || run.log().contains("\"lost\":\"queue_full: "));
     drop(held);
     until("all that waited is written", || {
         records(&run, "whole") + records(&run, "oversize") + records(&run, "queue_full") == asked
@@ -184,7 +184,7 @@ fn a_disk_that_hangs_delays_no_stream_and_when_it_moves_the_capture_goes_on() {
     let lost = records(&run, "queue_full");
     (0..3).for_each(|_| _ = client.send(&request).response());
     until("the next are written as well", || records(&run, "whole") + records(&run, "oversize") == asked - lost + 3);
-    assert_eq!(run.said().matches("the capture has lost records").count(), 1, "once a minute");
+    assert_eq!(run.log().matches("the capture has lost records").count(), 1, "once a minute");
     run.terminate();
     assert_eq!(whole_rows(folder.path()), asked - lost + 3);
 }
@@ -201,8 +201,8 @@ fn a_disk_that_hangs_does_not_keep_the_process_from_ending() {
     kill(run.pid(), Signal::SIGTERM).unwrap();
     held.gone();
     run.ended();
-    assert!(run.said().contains("the disk of the capture hangs"), "{}", run.said());
-    assert!(run.said().contains("\"lost\":3,"), "{}", run.said());
+    assert!(run.log().contains("the disk of the capture hangs"), "{}", run.log());
+    assert!(run.log().contains("\"lost\":3,"), "{}", run.log());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A capture of a run has the run's load and nothing else, and is compared with what was sent row by row.
+//! The capture of a run has the requests of its load and no probe, and matches what was sent row by row.
 
 use std::path::Path;
 
@@ -83,7 +83,7 @@ fn the_capture_of_a_replay_is_the_trace_row_by_row_though_its_turns_drift() {
 
 fn run_diff(a: &Path, b: &Path) -> Value {
     let args = ["trace", "diff", a.to_str().unwrap(), b.to_str().unwrap(), "--json"];
-    let done = crate::support::sending::ended(crate::support::sending::audited(&args));
+    let done = crate::support::sending::output_of(crate::support::sending::program(&args));
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     serde_json::from_str(&done.stdout).unwrap()
 }

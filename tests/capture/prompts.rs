@@ -1,4 +1,4 @@
-//! What a capture keeps of prompts: however they are sent, in blocks of tokens, rounded, under the key of a day.
+//! Prompts in a capture: every way to send them, blocks of tokens, rounding, and the key of the day.
 
 use std::fs;
 use std::io::Write as _;
@@ -80,7 +80,7 @@ fn a_prompt_is_the_same_plain_packed_and_over_http2() {
 }
 
 #[test]
-fn what_goes_on_from_an_answer_that_the_server_keeps_is_of_that_session_and_shares_no_prefix_with_others() {
+fn a_request_that_continues_a_stored_response_joins_its_session_and_shares_no_prefix() {
     let folder = TempDir::new().unwrap();
     let count = AtomicUsize::new(0);
     let upstream = Upstream::start(move |mut conn| {
@@ -147,7 +147,7 @@ fn a_call_over_grpc_is_a_row_of_its_times_without_its_prompt() {
 }
 
 #[test]
-fn images_sounds_films_and_files_are_told_by_kind_bytes_and_pixels_in_every_dialects_way() {
+fn media_are_recorded_by_kind_bytes_and_pixels_in_every_dialect() {
     let folder = TempDir::new().unwrap();
     let upstream = server(answer(1));
     let proxy = proxy(upstream.addr, folder.path(), &[("capture_block", "16")]);
@@ -274,7 +274,7 @@ fn a_tokenizer_that_cannot_be_used_is_named_at_the_start() {
 }
 
 #[test]
-fn what_is_rounded_tells_times_and_lengths_in_steps_alone() {
+fn rounding_leaves_times_and_lengths_in_steps() {
     const STEP: u64 = 20_000_000;
     let folder = TempDir::new().unwrap();
     let upstream = Upstream::start(|mut conn| {
@@ -417,7 +417,7 @@ fn what_is_too_old_is_removed_though_nothing_more_comes() {
 }
 
 #[test]
-fn a_row_waits_as_long_as_the_flush_says_and_a_kill_can_cost_no_more() {
+fn a_row_waits_for_the_flush_interval_and_a_kill_loses_no_more() {
     let folder = TempDir::new().unwrap();
     let alone = Alone::new(folder.path(), Gap::from_millis(500));
     alone.ends(alone.asks());

@@ -1,4 +1,4 @@
-//! The capture behind a running proxy: what is written of its traffic, what is not, and what a kill or a disk costs.
+//! The capture behind a running proxy: what it records, what it omits, and what a kill or a full disk loses.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -23,7 +23,7 @@ use crate::support::client::chat;
 use crate::support::upstream::{Upstream, reports};
 
 #[test]
-fn a_request_is_a_row_that_tells_its_shape() {
+fn a_request_becomes_a_row_with_its_shape() {
     let folder = TempDir::new().unwrap();
     // More than the timeline holds at a time, in several reads: nothing comes before the client has what came before.
     let (received, has_received) = reports();
@@ -89,7 +89,7 @@ fn a_request_is_a_row_that_tells_its_shape() {
 }
 
 #[test]
-fn what_is_said_next_is_the_next_turn_and_shares_its_blocks() {
+fn the_next_message_is_the_next_turn_and_shares_blocks() {
     let folder = TempDir::new().unwrap();
     let upstream = server(answer(2));
     let proxy = proxy(upstream.addr, folder.path(), &[("capture_block", "16")]);
@@ -118,7 +118,7 @@ fn what_is_said_next_is_the_next_turn_and_shares_its_blocks() {
 }
 
 #[test]
-fn a_session_is_what_a_header_or_a_field_says() {
+fn a_session_is_identified_by_a_header_or_a_field() {
     let with_id = |id: &str| json!({"messages": [], "metadata": {"user_id": id}});
     for (setting, head, body, empty) in [
         ("header:x-session", "X-Session: alice\r\n", json!({"messages": []}), ("X-Session: \r\n", with_id(""))),
@@ -142,7 +142,7 @@ fn a_session_is_what_a_header_or_a_field_says() {
 }
 
 #[test]
-fn a_row_tells_who_else_was_being_answered_and_the_first_token_in_three_ways() {
+fn a_row_has_the_concurrent_requests_and_three_first_token_times() {
     let folder = TempDir::new().unwrap();
     let reasoning = json!({"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}}]});
     let (received, has_received) = reports();
@@ -175,7 +175,7 @@ fn a_row_tells_who_else_was_being_answered_and_the_first_token_in_three_ways() {
 }
 
 #[test]
-fn every_gap_is_told_with_the_tokens_of_the_event_behind_it() {
+fn every_gap_has_the_token_count_of_its_later_event() {
     let folder = TempDir::new().unwrap();
     let counted = |tokens: u64| {
         let usage = json!({"prompt_tokens": 9, "completion_tokens": tokens});
@@ -214,7 +214,7 @@ fn gaps_beyond_the_bound_are_counted_and_plain_http_is_no_row() {
 }
 
 #[test]
-fn a_models_name_is_written_from_the_success_on_that_was_asked_for() {
+fn a_models_name_is_written_from_the_configured_success_on() {
     let folder = TempDir::new().unwrap();
     let upstream = server(answer(1));
     let proxy = proxy(upstream.addr, folder.path(), &[("capture_names", "3")]);
@@ -229,7 +229,7 @@ fn a_models_name_is_written_from_the_success_on_that_was_asked_for() {
 }
 
 #[test]
-fn a_client_that_leaves_is_told_with_what_it_had_got() {
+fn a_client_disconnect_is_recorded_with_what_the_client_received() {
     let folder = TempDir::new().unwrap();
     let upstream = Upstream::start(|mut conn| {
         conn.request();
@@ -366,7 +366,7 @@ fn a_folder_that_cannot_be_used_is_named_at_the_start() {
 }
 
 #[test]
-fn what_a_request_leaves_to_a_default_is_told_by_how_it_was_answered() {
+fn defaults_of_a_request_are_inferred_from_its_reply() {
     let plain = |status: &str| {
         format!(
             "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}"

@@ -1,4 +1,4 @@
-//! What the settings of a capture do: its key, the key of a day, and how much is kept how long.
+//! Settings of the capture: its key, the key of the day, size and age limits.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -50,7 +50,7 @@ fn captures_share_the_ids_of_equal_prompts_where_they_were_given_the_same_key_an
 }
 
 #[test]
-fn a_key_that_others_can_read_is_taken_and_told() {
+fn a_key_that_others_can_read_is_used_with_a_warning() {
     let folder = TempDir::new().unwrap();
     let key = folder.path().join("key");
     fs::write(&key, "a key that others can read\n").unwrap();
@@ -59,7 +59,7 @@ fn a_key_that_others_can_read_is_taken_and_told() {
         let given = format!("--capture-key={}", key.display());
         let mut run = run("127.0.0.1:9".parse().unwrap(), &folder.path().join("capture"), &[&given]);
         run.terminate();
-        let said = run.said();
+        let said = run.log();
         assert_eq!(said.matches("others can read the key of the capture").count(), warnings, "{mode:o}: {said}");
         assert_eq!(said.matches("\"remedy\":\"chmod 600\"").count(), warnings, "{said}");
     }

@@ -1,4 +1,4 @@
-//! The trace file: what is written can be read, and what is torn costs what was torn.
+//! The trace file: a round trip loses nothing, and a torn or damaged file loses only the damaged frames.
 
 use std::fs;
 use std::ops::Range;
@@ -127,7 +127,7 @@ fn what_is_written_is_read_again_from_frames_from_zstd_and_from_plain_text() {
 }
 
 #[test]
-fn a_torn_end_costs_the_frame_that_is_torn_and_is_told() {
+fn a_torn_end_loses_its_frame_and_is_reported() {
     let folder = TempDir::new().unwrap();
     let frames = packed(&TraceHeader::new("test"), 0..2_000);
     let starts: Vec<usize> =
@@ -156,7 +156,7 @@ fn a_torn_end_costs_the_frame_that_is_torn_and_is_told() {
 }
 
 #[test]
-fn a_damaged_frame_costs_itself_and_is_told() {
+fn a_damaged_frame_loses_itself_and_is_reported() {
     let folder = TempDir::new().unwrap();
     let mut frames = packed(&TraceHeader::new("test"), 0..2_000);
     let second = (60..).find(|&at| &frames[at..at + 4] == b"SGF1").unwrap() - 8;
@@ -243,7 +243,7 @@ fn a_folder_is_one_trace_on_the_line_of_its_first_segment() {
 }
 
 #[test]
-fn a_segment_that_began_before_the_first_because_the_clock_was_set_back_is_told() {
+fn a_segment_that_starts_before_the_first_because_the_clock_was_set_back_is_reported() {
     let folder = TempDir::new().unwrap();
     for (number, started) in [(0, 1_000_000), (1, 999_990)] {
         let header = TraceHeader { started_unix_ns: Some(started), ..TraceHeader::new("test") };

@@ -1,4 +1,4 @@
-//! The command line as a user meets it: the real program, its output word by word, its exit codes.
+//! The command line of the real program: output word by word, exit codes.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -189,7 +189,7 @@ log_level: info  # default
 }
 
 #[test]
-fn a_configuration_that_is_not_valid_ends_with_two_and_says_everything() {
+fn an_invalid_configuration_exits_with_2_and_reports_every_error() {
     let mut command = program(&["proxy", "--check", "--listen=:80"]);
     command.env("STREAMGAUGE_STALL", "0");
     let stderr = "\
@@ -335,7 +335,7 @@ fn inspect_as_json_has_the_answer_and_nothing_else() {
 }
 
 #[test]
-fn inspect_says_why_a_reply_is_not_complete() {
+fn inspect_explains_why_a_reply_is_incomplete() {
     let complete = |args: &[&str], stdin: &[u8]| {
         let done = inspect(args, stdin);
         assert_eq!((done.code, &*done.stderr), (Some(0), ""));
@@ -446,7 +446,7 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
 }
 
 #[test]
-fn without_trusted_certificates_it_says_once_what_to_do() {
+fn without_trusted_certificates_one_remedy_is_logged() {
     let nowhere = |args: &[&str]| {
         let mut command = program(&[&["proxy", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0"], args].concat());
         command.envs([("SSL_CERT_FILE", "/nowhere/file"), ("SSL_CERT_DIR", "/nowhere/folder")]);

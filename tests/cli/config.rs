@@ -1,4 +1,4 @@
-//! The configuration: what may be typed, what is believed of it, and what is said of the rest.
+//! The configuration: layers, validation, and every error message.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -272,7 +272,7 @@ fn sizes_and_times_have_the_units_that_people_write() {
 }
 
 #[test]
-fn the_variable_of_the_tests_is_nobodys_slip() {
+fn the_variable_of_the_tests_is_no_typo() {
     let loaded = load("upstream: http://a\n", &[], &[("STREAMGAUGE_PARTS", "/parts")]).unwrap();
     assert_eq!(loaded.warnings, [""; 0]);
 }
@@ -325,7 +325,7 @@ fn the_file_is_named_by_the_flag_or_else_by_the_environment() {
 }
 
 #[test]
-fn a_source_loads_again_what_the_file_says_by_then() {
+fn a_source_reloads_the_file_as_it_is_then() {
     let folder = Folder::new("stall: 2s\n");
     let flags = Line::try_parse_from(["proxy", "--upstream=http://a"]).unwrap().typed;
     let source = ConfigSource::new(flags, Some(folder.file("gauge.yaml")), []);
@@ -681,7 +681,7 @@ fn the_explained_configuration_is_a_file_that_gives_it_again() {
 }
 
 #[test]
-fn a_block_is_as_long_as_what_it_counts_asks_for() {
+fn the_default_block_length_depends_on_its_unit() {
     let block = |flags: &[&str]| load("upstream: http://a", flags, &[]).unwrap().config.capture.block;
     assert_eq!(block(&[]), 512);
     assert_eq!(block(&["--capture=c", "--capture-tokenizer=t.json"]), 16);

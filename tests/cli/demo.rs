@@ -1,4 +1,4 @@
-//! `streamgauge demo` as a newcomer meets it: the real program, whose figures are those of its own run.
+//! `streamgauge demo`: the figures on the screen are those of its own run.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -118,7 +118,7 @@ fn endless(tokens: u32) -> String {
 }
 
 #[test]
-fn the_summary_is_what_a_scrape_says() {
+fn the_summary_agrees_with_a_scrape() {
     let mut demo = start(&[&FREE_PORTS[..], &["--for=3s", "--json"]].concat());
     let [proxy, admin] = demo.addresses();
     // One of our own is open when it stops asking, so that there is time to look.
@@ -159,7 +159,7 @@ fn the_summary_is_what_a_scrape_says() {
 }
 
 #[test]
-fn everything_it_says_is_labelled_and_what_it_offers_to_try_works() {
+fn every_figure_is_labelled_and_the_suggested_commands_work() {
     let mut demo = start(&FREE_PORTS);
     let [proxy, _] = demo.addresses();
     demo.until("curl http://127.0.0.1");
@@ -238,7 +238,7 @@ fn a_second_signal_does_not_wait_for_open_requests() {
 }
 
 #[test]
-fn usual_ports_that_are_taken_are_no_obstacle_and_a_port_that_was_asked_for_is() {
+fn a_taken_default_port_is_replaced_and_a_taken_requested_port_is_an_error() {
     // Whoever holds them, they are taken.
     let _held = ["127.0.0.1:8080", "127.0.0.1:9464"].map(TcpListener::bind);
     let mut demo = start(&["--for=1ms"]);

@@ -1,4 +1,4 @@
-//! `streamgauge inspect` as its users see it: times of recordings, and the first token by the rules of other tools.
+//! `streamgauge inspect`: times of recordings, and first tokens by the rules of other tools.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -57,7 +57,7 @@ fn the_first_token_by_each_tools_rule_is_what_every_vector_expects() {
 }
 
 #[test]
-fn times_and_rules_are_in_the_answer_only_where_they_were_asked_for() {
+fn times_and_rules_are_in_the_output_only_on_request() {
     let vector = "tests/data/vectors/07_vllm_chat_reasoning.sse";
     let plain = answer(&[vector, CHAT]);
     assert_eq!((plain.get("times"), plain.get("peers_first")), (None, None));
@@ -170,7 +170,7 @@ fn a_request_that_is_no_json_is_refused_and_not_shown() {
 }
 
 #[test]
-fn a_body_without_an_event_is_said_to_be_that() {
+fn a_body_without_an_event_is_reported_as_such() {
     let page = tempfile::NamedTempFile::new().unwrap();
     let gzip = b"\x1f\x8b\x08\0\0\0\0\0\0\x03";
     for body in [&b"<html><body>502 Bad Gateway</body></html>\n"[..], gzip, b""] {
@@ -224,7 +224,7 @@ fn without_explain_the_summary_names_the_tools_that_would_differ() {
 }
 
 #[test]
-fn the_timeline_says_why_an_event_does_not_count() {
+fn the_timeline_explains_why_an_event_does_not_count() {
     let zeros = text(&["tests/data/vectors/15_ollama_openai_completions_zero_usage.sse", "--path=/v1/completions"]);
     assert!(zeros.contains("\n1      text, its usage is all zeros: not a report "), "{zeros}");
     assert!(zeros.contains("\n2      a token with its text held back, finished: stop (stop), its usage"), "{zeros}");

@@ -224,7 +224,7 @@ fn a_streamed_chat_is_a_role_then_tokens_then_usage_then_done() {
 }
 
 #[test]
-fn a_streamed_completion_has_no_role_and_no_usage_unless_asked() {
+fn a_streamed_completion_has_no_role_and_no_usage_unless_requested() {
     let sim = start(quick());
     let body = json!({"prompt": "low", "stream": true, "max_tokens": 3, "ignore_eos": true});
     let events = Client::new(&sim).post(COMPLETIONS, "", &body).events();
@@ -238,7 +238,7 @@ fn a_streamed_completion_has_no_role_and_no_usage_unless_asked() {
 }
 
 #[test]
-fn a_reply_that_is_not_streamed_says_the_same_in_one_piece() {
+fn a_reply_that_is_not_streamed_has_the_same_content_in_one_piece() {
     let sim = start(quick());
     let streamed = Client::new(&sim).post(CHAT, "", &chat(9, json!({"seed": 7}))).events();
     let streamed: String = streamed.iter().map(content).collect();
@@ -340,7 +340,7 @@ fn a_model_of_several_names_answers_to_each() {
 }
 
 #[test]
-fn the_small_pages_say_what_this_is() {
+fn the_small_pages_identify_the_server() {
     let sim = start(quick());
     let mut client = Client::new(&sim);
     let models = client.get("/v1/models").json();
@@ -426,7 +426,7 @@ fn a_full_queue_is_a_503() {
 }
 
 #[test]
-fn a_client_that_does_not_read_loses_no_token_and_slows_nobody() {
+fn a_client_that_does_not_read_loses_no_token_and_slows_no_other() {
     let sim = start(SimOptions { cost: CostModel { step_base: Gap::from_nanos(1_000), ..quick().cost }, ..quick() });
     let tokens = 60_000;
     let mut lazy = Client::new(&sim);

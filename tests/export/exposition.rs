@@ -1,5 +1,4 @@
-//! One run in every format: a scrape as text, as OpenMetrics and as protobuf, and OTLP with either kind of histogram,
-//! agree to the last count.
+//! All formats agree to the last count: text, OpenMetrics, protobuf, and OTLP with either kind of histogram.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +52,7 @@ fn assert_same(one: &Table, other: &Table, what: &str) {
 }
 
 #[test]
-fn every_format_tells_the_same() {
+fn all_formats_agree() {
     for convention in [Convention::Frozen, Convention::Latest] {
         let outputs = outputs(&records::snapshot(convention));
         let classic = |series: Series| Series { native: None, ..series };

@@ -102,7 +102,7 @@ fn a_base_gets_the_signals_path_and_an_endpoint_of_one_signal_is_used_as_it_is()
 }
 
 #[test]
-fn grpc_takes_a_host_and_port_and_is_tls_unless_told_otherwise() {
+fn grpc_takes_a_host_and_port_and_defaults_to_tls() {
     let tls = |variables: &Variables<'_>| {
         let all = [&[("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")], variables].concat();
         let exporter = understood(&all).metrics.unwrap().exporter;
@@ -143,7 +143,7 @@ fn what_is_not_set_is_as_specified() {
 }
 
 #[test]
-fn a_signal_that_is_off_says_which_variable_turned_it_off() {
+fn a_disabled_signal_names_the_variable_that_disabled_it() {
     let explained = |more: &[(&str, &str)]| understood(&with(more)).explain();
     let off = ["metrics", "traces", "logs"].map(|signal| format!("OTLP {signal}: off by OTEL_SDK_DISABLED\n"));
     assert_eq!(explained(&[("OTEL_SDK_DISABLED", "true")]), off.concat());

@@ -1,4 +1,4 @@
-//! A fixed set of requests, as the proxy would report them: many models, endings, speeds and statuses.
+//! A fixed set of requests as the proxy reports them: several models, endings, speeds and statuses.
 
 use std::sync::Arc;
 

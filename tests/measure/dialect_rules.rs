@@ -1,4 +1,4 @@
-//! Rules of the dialects that the vectors do not show, each on the fewest events that show it.
+//! Rules of dialects that no vector shows, each with the fewest events that show it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -181,7 +181,7 @@ fn anthropic_counts_are_the_latest_and_an_error_is_one_whatever_follows() {
 }
 
 #[test]
-fn sglang_tells_increments_by_the_ids_and_never_by_the_text() {
+fn sglang_increments_are_detected_by_ids_and_never_by_text() {
     let event = |text: &str, ids: usize, total: u64| json!({"text": text, "output_ids": vec![1; ids], "meta_info": {"completion_tokens": total, "finish_reason": null}});
     let read = |events: &[Value]| stream("/generate", r#"{"text":"<a>","stream":true}"#, events);
     // The same text twice: an increment that repeats a word, or a cumulative text that did not grow.
@@ -312,7 +312,7 @@ fn llama_counts_every_prompt_and_every_answer_of_a_list() {
 }
 
 #[test]
-fn usage_beside_each_choice_that_ends_is_that_choices_own() {
+fn usage_in_the_event_of_a_finished_choice_belongs_to_that_choice() {
     // As llama-server ends each prompt of a list.
     let event = |index: u32, text: &str, prompt: Option<u64>| {
         let usage = prompt.map(|prompt| json!({"prompt_tokens": prompt, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}));
@@ -467,7 +467,7 @@ fn grpc_responses_are_read_by_their_tensors_and_their_ids() {
 }
 
 #[test]
-fn a_grpc_request_names_its_model_and_a_status_says_how_it_ended() {
+fn a_grpc_request_names_its_model_and_its_status_gives_the_outcome() {
     let shape = RequestShape::of("POST", "/inference.GRPCInferenceService/ModelStreamInfer", &Routes::default());
     let mut reader = ShapeReader::new(shape, b"");
     framed(&[field(1, b"tiny"), field(3, b"q")].concat()).chunks(1).for_each(|byte| reader.push(byte));
@@ -585,7 +585,7 @@ fn gemini_blocks_calls_and_thinks() {
 }
 
 #[test]
-fn tgi_counts_events_where_no_details_were_asked_for_and_a_special_token_is_one() {
+fn tgi_counts_events_without_details_and_a_special_token_is_one() {
     let token = |text: &str, special: bool, end: Value| json!({"token": {"id": 1, "text": text, "special": special}, "generated_text": end, "details": null});
     let answer = stream("/generate_stream", "{}", &[token("a", false, Value::Null), token("</s>", true, json!("a"))]);
     assert_eq!((events(&answer), counted(&answer), answer.complete), ((1, 2), (Some(2), Some("chunks")), true));
@@ -596,7 +596,7 @@ fn tgi_counts_events_where_no_details_were_asked_for_and_a_special_token_is_one(
 }
 
 #[test]
-fn the_token_api_has_text_where_it_was_asked_for() {
+fn the_token_api_has_text_if_requested() {
     let choice = |rest: Value| json!({"request_id": "g", "output_mode": "text", "choices": [rest]});
     let events_of = [
         choice(json!({"index": 0, "token_ids": [1], "text": ""})),
@@ -639,7 +639,7 @@ fn a_model_in_the_path_is_the_model() {
 }
 
 #[test]
-fn whether_to_stream_is_asked_in_each_dialects_own_way() {
+fn each_dialect_requests_streaming_in_its_own_way() {
     let asked = |path: &str, body: &str| {
         let mut reader = ShapeReader::new(RequestShape::of("POST", path, &Routes::default()), b"");
         reader.push(body.as_bytes());
@@ -655,7 +655,7 @@ fn whether_to_stream_is_asked_in_each_dialects_own_way() {
 }
 
 #[test]
-fn an_unknown_stream_is_plain_http_unless_an_event_tells_its_dialect() {
+fn an_unknown_stream_is_plain_http_unless_an_event_reveals_its_dialect() {
     let plain = record("/events", SSE, b"data: {\"progress\":1}\n\ndata: tick\n\n", Ending::Complete);
     assert_eq!((plain.shape.dialect, plain.streamed, plain.outcome), (None, false, Outcome::Success));
     assert_eq!((plain.token_events, plain.quality.malformed_events), (0, 0));

@@ -1,5 +1,4 @@
-//! What servers write in several ways, write where it is not looked for, or leave out: the rules of the dialects on
-//! replies that are odd and legal.
+//! Unusual but legal replies: alternative spellings, fields in unexpected places, missing fields.
 
 use serde_json::{Value, json};
 use streamgauge::inspect::inspection::{Inspection, RecordedExchange, ReportedError, inspect};
@@ -85,7 +84,7 @@ fn reasons_are_listed_by_choice_whichever_began_or_ended_first() {
 }
 
 #[test]
-fn a_stream_is_finished_when_as_many_choices_are_as_were_asked_for() {
+fn a_stream_is_finished_when_the_requested_number_of_choices_is() {
     let events = [chunk(0, &json!({"content": "a"}), None), chunk(0, &json!({}), Some("stop"))];
     assert!(stream(CHAT, &json!({}), &events).complete);
     assert!(!stream(CHAT, &json!({"n": 2}), &events).complete);

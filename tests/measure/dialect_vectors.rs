@@ -1,4 +1,4 @@
-//! Every wire vector means what its expectation says, however its bytes are cut.
+//! Every recorded vector matches its expectation, however its bytes are split.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -320,7 +320,7 @@ fn grpc_messages_in_a_coding_that_is_not_known_pass_and_are_no_failure() {
 }
 
 #[test]
-fn a_request_is_told_with_what_was_not_understood_of_its_reply() {
+fn a_request_is_exported_with_the_unparsed_parts_of_its_reply() {
     let answer = |fields: &str, body: &str| {
         format!("HTTP/1.1 200 OK\r\nContent-Type: {fields}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
     };

@@ -1,4 +1,4 @@
-//! Any split of the bytes gives the same answer, whatever the bytes.
+//! Any split of any bytes gives the same events.
 
 use proptest::prelude::*;
 use streamgauge::measure::dialect::{Delta, for_path};

@@ -1,4 +1,4 @@
-//! Scripted streams on stamps written by hand: exact times, every ending.
+//! Scripted streams with fixed time stamps: exact times, every ending.
 
 use std::sync::Arc;
 
@@ -171,7 +171,7 @@ fn gaps_are_shared_out_over_the_tokens_that_ids_or_a_counter_tell() {
 }
 
 #[test]
-fn choices_are_merged_and_told_apart() {
+fn choices_are_merged_and_distinguished() {
     let choice = |index: u32, text: &str, finish: &str| {
         format!(
             "data: {{\"choices\":[{{\"index\":{index},\"delta\":{{\"content\":\"{text}\"}},\"finish_reason\":{finish}}}]}}\n\n"
@@ -271,7 +271,7 @@ fn nonsense_in_a_known_dialect_lowers_quality_and_stops_nothing() {
 }
 
 #[test]
-fn an_unknown_coding_is_said_and_the_reply_still_counts() {
+fn an_unknown_coding_is_reported_and_the_reply_still_counts() {
     let mut observer = chat("{}");
     let head = ResponseHead { status: 200, content_type: b"text/event-stream", content_encoding: b"snappy" };
     observer.head(at(105), head, StampSource::Read);
@@ -371,7 +371,7 @@ fn a_ttft_objective_excludes_what_was_not_streamed() {
 }
 
 #[test]
-fn a_long_stream_tells_its_progress_every_second_and_the_record_holds_the_rest() {
+fn a_long_stream_reports_progress_every_second_and_the_record_holds_the_rest() {
     let mut observer = streamed(chat("{}"), 200);
     let mut told = Vec::new();
     for token in 0..250 {
@@ -390,7 +390,7 @@ fn a_long_stream_tells_its_progress_every_second_and_the_record_holds_the_rest()
 
 /// 2^64 − 1 in two choices' running counters, and in the final report, streamed and not.
 #[test]
-fn a_count_that_nobody_can_have_generated_is_no_count() {
+fn an_impossible_token_count_is_discarded() {
     let asked = r#"{"stream_options":{"include_usage":true,"continuous_usage_stats":true}}"#;
     let usage = r#""usage":{"prompt_tokens":4294967295,"completion_tokens":18446744073709551615}"#;
     let mut observer = streamed(chat(asked), 200);

@@ -1,5 +1,4 @@
-//! A number has one definition: the same streams, measured by the proxy as they pass and by a replay as they come in,
-//! give the same counts and the same timeline.
+//! The proxy and a replay measure the same streams with equal counts and timelines.
 
 use std::time::Duration;
 

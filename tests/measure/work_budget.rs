@@ -1,5 +1,5 @@
-//! What observing a body may cost is bounded by its bytes and its reads, whatever it is made of; ordinary traffic stays
-//! far below that. Work is counted in the budget's own units, so that a busy machine changes nothing here.
+//! The cost of observing a body is bounded by its bytes and reads; ordinary traffic uses at most half of that. Cost is
+//! counted in units of the budget, so a busy machine changes no result.
 
 use std::io::Write as _;
 
@@ -220,7 +220,7 @@ fn no_body_costs_more_than_its_bytes_and_reads_are_granted() {
 }
 
 #[test]
-fn what_costs_more_is_no_longer_observed_and_the_record_says_so() {
+fn a_body_over_budget_is_no_longer_observed_and_the_record_says_so() {
     let stopped = |is_request: bool| {
         let attacks = attacks();
         let stopped = attacks.iter().filter(|attack| {

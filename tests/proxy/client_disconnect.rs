@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::ServerName;
 
 use crate::support::client::{Client, chat};
-use crate::support::http2::{Pki, trusting};
+use crate::support::http2::{Pki, client_config};
 use crate::support::proxy::TestProxy;
 use crate::support::upstream::{Conn, Upstream, reports};
 
@@ -173,6 +173,6 @@ impl<T: Read + Write + Send> ReadWrite for T {}
 
 fn over_tls(proxy: &TestProxy, pki: &Pki) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
     let name = ServerName::try_from("localhost").unwrap();
-    let session = rustls::ClientConnection::new(Arc::new(trusting(pki, &["http/1.1"])), name).unwrap();
+    let session = rustls::ClientConnection::new(Arc::new(client_config(pki, &["http/1.1"])), name).unwrap();
     rustls::StreamOwned::new(session, TcpStream::connect(proxy.addr).unwrap())
 }

@@ -1,4 +1,4 @@
-//! What is refused, and how that is said.
+//! Requests that the proxy rejects or cannot forward, and the responses that explain why.
 
 use std::process::Command;
 use std::time::Duration;
@@ -161,7 +161,7 @@ fn a_server_that_is_down_is_a_gauge_at_0_and_failures_by_its_fault() {
 }
 
 #[test]
-fn the_503_of_a_server_and_our_own_are_told_apart() {
+fn a_503_of_the_server_differs_from_one_of_the_proxy() {
     let body = r#"{"model": "tiny"}"#;
     let upstream = Upstream::start(|mut conn| {
         while let Some(request) = conn.request() {
@@ -205,11 +205,11 @@ fn a_server_that_comes_and_goes_is_logged_once_each_time() {
     let ((held, nobody), folder) = (unused_address(), tempfile::tempdir().unwrap());
     let mut proxy = captured::run(nobody, folder.path(), &[]);
     let lines = |said: &str| said.lines().filter(|line| line.contains(" be reached")).count();
-    until("it is missed", || lines(&proxy.said()) == 1);
+    until("it is missed", || lines(&proxy.log()) == 1);
     held.listen(8).unwrap();
-    until("it is found", || lines(&proxy.said()) == 2);
+    until("it is found", || lines(&proxy.log()) == 2);
     proxy.terminate();
-    let said = proxy.said();
+    let said = proxy.log();
     let missed = format!("\"why\":\"cannot connect to {nobody}: Connection refused (os error 111)\"");
     assert!(said.contains("\"the upstream can be reached again\"") && said.contains(&missed), "{said}");
     assert_eq!(lines(&said), 2, "{said}");
@@ -229,19 +229,19 @@ fn more_clients_than_a_process_may_serve_by_default_are_served() {
 }
 
 #[test]
-fn clients_for_whom_there_is_no_descriptor_wait_and_that_is_told_once() {
+fn clients_beyond_the_descriptor_limit_wait_and_one_warning_is_logged() {
     let (upstream, folder) = (Upstream::answering(OK), tempfile::tempdir().unwrap());
     let limited = ["sh", "-c", "ulimit -n 48 && exec \"$@\"", "sh"];
     let mut proxy = captured::run_under(&limited, upstream.addr, folder.path(), &[]);
     let told = |said: &str| said.lines().filter(|line| line.contains("no more client connections")).count();
     for _ in 0..3 {
         let kept: Vec<_> = (0..48).map(|_| Client::connect(proxy.listen)).collect();
-        until("it is told", || told(&proxy.said()) == 1);
+        until("it is told", || told(&proxy.log()) == 1);
         drop(kept);
         assert_eq!(Client::connect(proxy.listen).send(chat("{}")).response().text(), "ok");
     }
     proxy.terminate();
-    let said = proxy.said();
+    let said = proxy.log();
     assert!(told(&said) == 1 && said.contains("raise the limit on open files"), "{said}");
 }
 
@@ -262,7 +262,7 @@ fn probes_are_answered_while_clients_and_streams_take_all_the_descriptors_they_m
         client
     };
     let streams: Vec<_> = (0..64).map(|_| ask(Client::connect(proxy.listen))).collect();
-    until("clients wait", || proxy.said().contains("no more client connections"));
+    until("clients wait", || proxy.log().contains("no more client connections"));
     let mut probes: Vec<_> = (0..12).map(|_| Client::connect(proxy.admin)).collect();
     for path in ["/livez", "/readyz", "/metrics"] {
         for probe in &mut probes {
@@ -332,7 +332,7 @@ fn another_time_to_connect_needs_no_restart() {
 }
 
 #[test]
-fn an_outage_is_counted_for_the_model_that_was_asked() {
+fn an_outage_is_counted_for_the_requested_model() {
     let (_held, nobody) = unused_address();
     let proxy = TestProxy::with(nobody, &[("slos", "of-tiny[model=tiny]: ttft<=1s")]);
     let body = "{\"model\":\"tiny\",\"stream\":true}";
@@ -357,7 +357,7 @@ fn an_outage_is_counted_for_the_model_that_was_asked() {
 }
 
 #[test]
-fn an_upstream_that_takes_a_request_and_closes_is_a_502_and_is_asked_once() {
+fn an_upstream_that_reads_a_request_and_closes_gives_502_without_a_retry() {
     let upstream = Upstream::start(|mut conn| {
         conn.request();
     });
@@ -388,7 +388,7 @@ fn an_answer_that_is_not_http_is_a_502() {
 }
 
 #[test]
-fn a_refusal_by_an_http2_server_says_why_and_nothing_that_the_server_wrote() {
+fn a_rejection_by_an_http2_server_is_explained_without_the_servers_text() {
     let goodbye = [&0_u32.to_be_bytes()[..], &11_u32.to_be_bytes(), b"SECRET"].concat();
     for (kind, payload, reason) in [
         (frames::RST_STREAM, &7_u32.to_be_bytes()[..], "stream error received: refused stream"),
@@ -397,12 +397,12 @@ fn a_refusal_by_an_http2_server_says_why_and_nothing_that_the_server_wrote() {
         let last_words = payload.to_vec();
         let upstream = Upstream::start(move |mut conn| {
             conn.send(frames::frame(frames::SETTINGS, 0, 0, b""));
-            let mut stream = frames::asked(&mut conn);
+            let mut stream = frames::read_request(&mut conn);
             // What is refused is sent again.
             loop {
                 let about = if kind == frames::GOAWAY { 0 } else { stream };
                 conn.send(frames::frame(kind, 0, about, &last_words));
-                stream = frames::asked_next(&mut conn);
+                stream = frames::read_next_request(&mut conn);
             }
         });
         let proxy = TestProxy::with(upstream.addr, &[("upstream_http", "http2")]);
@@ -538,7 +538,7 @@ fn a_grpc_client_gets_refusals_as_grpc_has_them() {
 }
 
 #[test]
-fn a_refusal_says_nothing_of_what_was_sent() {
+fn an_error_response_repeats_nothing_of_the_request() {
     let upstream = Upstream::answering(OK);
     let proxy = TestProxy::new(upstream.addr);
     for request in [

@@ -1,4 +1,4 @@
-//! HTTP/2 flow control: a stream that nobody reads, on either side of the proxy, holds what is its own and no more.
+//! HTTP/2 flow control: a stream that is not read, on either side, holds no more than its own window.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use crate::support::PATIENCE;
 use crate::support::captured::{self, until};
 use crate::support::client::Client;
 use crate::support::frames::{self, Frames};
-use crate::support::http2::{self, Pki, runtime, serving};
+use crate::support::http2::{self, Pki, runtime, server_config};
 use crate::support::proxy::TestProxy;
 use crate::support::upstream::Upstream;
 
@@ -84,7 +84,7 @@ fn windows_are_full() {
 #[test]
 fn clients_that_stop_reading_leave_an_http2_connection_to_the_others() {
     let pki = Pki::new();
-    let secure = format!("https://{}", replying(Some(serving(&pki, None))));
+    let secure = format!("https://{}", replying(Some(server_config(&pki, None))));
     let in_clear = format!("http://{}", replying(None));
     for (url, settings) in [(in_clear, [("upstream_http", "http2")]), (secure, [("upstream_ca", &*pki.text("ca.pem"))])]
     {
@@ -208,7 +208,7 @@ fn small_uploads_that_together_take_a_servers_window_do_not_stop_later_ones() {
 }
 
 /// Whether the proxy holds more memory than a moment ago.
-async fn grows(run: &captured::Run) -> bool {
+async fn grows(run: &captured::RunningProxy) -> bool {
     let before = run.peak_bytes();
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     run.peak_bytes() > before

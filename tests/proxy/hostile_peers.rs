@@ -95,7 +95,7 @@ fn empty_lines_before_a_request_are_passed_over_however_many() {
 }
 
 #[test]
-fn a_body_slower_than_anything_goes_through_and_keeps_nobody_waiting() {
+fn a_very_slow_body_passes_and_delays_no_other_client() {
     let (report, seen) = reports();
     let upstream = Upstream::start(move |mut conn| {
         while let Some(request) = conn.request() {
@@ -143,7 +143,7 @@ fn trailers_without_end_are_refused() {
 }
 
 #[test]
-fn connections_that_say_nothing_take_places_and_give_them_back() {
+fn silent_connections_take_slots_and_return_them() {
     let upstream = Upstream::answering(OK);
     let proxy = single(&upstream, &[("max_connections", "3"), ("idle_timeout", "300ms")]);
     let mut idle: Vec<Client> = (0..3).map(|_| proxy.client()).collect();
@@ -174,7 +174,7 @@ fn a_head_that_was_sent_ahead_has_its_whole_time_once_it_can_be_read() {
 }
 
 #[test]
-fn a_handshake_that_is_never_finished_is_given_up() {
+fn an_unfinished_handshake_times_out() {
     let pki = Pki::new();
     let (cert, key) = (pki.text("server.pem"), pki.text("server.key"));
     let upstream = Upstream::answering(OK);
@@ -233,7 +233,7 @@ fn a_head_of_an_http2_upstream_has_the_same_limit() {
 
 /// It speaks first, to whoever connects; its real answers come after that one.
 #[test]
-fn an_upstream_that_speaks_before_it_is_asked_is_not_believed_for_long() {
+fn an_early_reply_is_never_taken_for_that_of_a_later_request() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -264,7 +264,7 @@ fn an_upstream_that_speaks_before_it_is_asked_is_not_believed_for_long() {
 
 /// An answer too many, at once or later, waits for the next request to come along.
 #[test]
-fn an_answer_that_nobody_asked_for_is_nobodys() {
+fn an_unrequested_response_reaches_no_client() {
     let extra = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nstolen";
     let no_content = "HTTP/1.1 204 No Content\r\nContent-Length: 60\r\n\r\n";
     for (answer, pause) in [(OK, 0), (OK, 20), (no_content, 0)] {
@@ -312,7 +312,7 @@ fn the_body_of_an_answer_to_head_is_not_the_next_answer() {
 }
 
 #[test]
-fn interim_answers_without_end_keep_nobody_else_waiting() {
+fn endless_interim_responses_delay_no_other_client() {
     let (report, gone) = reports();
     let upstream = Upstream::start(move |mut conn| {
         let request = conn.request().unwrap();

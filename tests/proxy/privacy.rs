@@ -55,11 +55,11 @@ fn secrets_are_in_no_capture_log_metric_page_span_or_error() {
             let request = request.body(body.to_owned().into()).unwrap();
             assert_eq!(http2::request(run.listen, None, request, None).status, 200);
         });
-        until("the proxy logs both streams", || run.said().matches("output_tokens").count() >= 2);
+        until("the proxy logs both streams", || run.log().matches("output_tokens").count() >= 2);
         assert_pages_are_silent(run.admin);
         run.terminate();
-        assert!(run.said().contains("tokens_from"), "access lines: {}", run.said());
-        assert_silent(run.said(), "the log");
+        assert!(run.log().contains("tokens_from"), "access lines: {}", run.log());
+        assert_silent(run.log(), "the log");
         let exports = exports.lock().unwrap();
         let logs = ["streamgauge::access", "tokens_from", "forwarding"];
         for known in ["gen_ai.server.request.duration", "chat llama", "gen_ai.response.model"].into_iter().chain(logs) {
@@ -96,9 +96,9 @@ fn credentials_of_the_exporter_are_in_no_log_or_page() {
     let folder = TempDir::new().unwrap();
     let run = run_under(&under, upstream.addr, folder.path(), &["--log-level=debug", "--access-log"]);
     Client::connect(run.listen).send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").response();
-    until("both exports fail", || run.said().matches("OTLP export failed").count() == 2);
+    until("both exports fail", || run.log().matches("OTLP export failed").count() == 2);
     assert!(collector.heads()[0].contains("token=canary7f3a"));
-    assert!(run.said().contains("OTEL_EXPORTER_OTLP_HEADERS is ignored"), "{}", run.said());
-    assert_silent(run.said(), "the log");
+    assert!(run.log().contains("OTEL_EXPORTER_OTLP_HEADERS is ignored"), "{}", run.log());
+    assert_silent(run.log(), "the log");
     assert_silent(run.page("/api/state"), "/api/state");
 }

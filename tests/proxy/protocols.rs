@@ -1,4 +1,4 @@
-//! Every protocol that passes through: HTTP/2 on either side, TLS on either side, gRPC, WebSocket.
+//! Protocols that pass through: HTTP/2 and TLS on either side, gRPC, WebSocket.
 
 use std::convert::Infallible;
 use std::io::{ErrorKind, Read, Write};
@@ -20,7 +20,7 @@ use crate::support::PATIENCE;
 use crate::support::captured::{self, until};
 use crate::support::client::{Client, chat};
 use crate::support::frames;
-use crate::support::http2::{self, Pki, known, serving, trusting};
+use crate::support::http2::{self, Pki, client_config, client_config_with_certificate, server_config};
 use crate::support::proxy::TestProxy;
 use crate::support::unused_address;
 use crate::support::upstream::{Upstream, field};
@@ -148,7 +148,7 @@ fn a_request_does_not_wait_for_a_stream_of_a_server_that_allows_one_at_a_time() 
     let upstream = Upstream::start(|mut conn| {
         let one_at_a_time = [0, 3, 0, 0, 0, 1];
         conn.send(frames::frame(frames::SETTINGS, 0, 0, &one_at_a_time));
-        let stream = frames::asked(&mut conn);
+        let stream = frames::read_request(&mut conn);
         conn.send(frames::frame(frames::HEADERS, frames::END_HEADERS, stream, b"\x88"));
         conn.send(frames::frame(frames::DATA, 0, stream, b"data: 1\n\n"));
         conn.closed();
@@ -162,13 +162,13 @@ fn a_request_does_not_wait_for_a_stream_of_a_server_that_allows_one_at_a_time() 
 }
 
 #[test]
-fn no_request_waits_where_one_has_waited_in_vain_and_what_streams_there_goes_on() {
+fn a_connection_with_an_abandoned_request_gets_no_new_ones_and_its_streams_continue() {
     let left = Arc::new(AtomicBool::new(false));
     let upstream = Upstream::start({
         let left = Arc::clone(&left);
         move |mut conn| {
             conn.send(frames::frame(frames::SETTINGS, 0, 0, b""));
-            let stream = frames::asked(&mut conn);
+            let stream = frames::read_request(&mut conn);
             conn.send(frames::frame(frames::HEADERS, frames::END_HEADERS, stream, b"\x88"));
             conn.send(frames::frame(frames::DATA, 0, stream, b"data: 1\n\n"));
             // Whoever else asks gets nothing.
@@ -209,7 +209,7 @@ fn reluctant(
         conn.send(wide());
         conn.exactly(frames::PREFACE.len());
         loop {
-            let (stream, body) = frames::asked_whole(&mut conn);
+            let (stream, body) = frames::read_whole_request(&mut conn);
             let number = {
                 let mut got = got.lock().unwrap();
                 got.push(body);
@@ -246,13 +246,13 @@ fn a_request_that_a_server_has_not_begun_is_sent_again_whole() {
 }
 
 #[test]
-fn a_request_that_is_refused_in_its_middle_goes_on_where_it_is_sent_again() {
+fn a_request_that_is_refused_mid_body_is_sent_again_whole() {
     let (tell, told) = channel();
     let upstream = Upstream::start(move |mut conn| {
         conn.send(wide());
-        let stream = frames::asked(&mut conn);
+        let stream = frames::read_request(&mut conn);
         conn.send(frames::frame(frames::RST_STREAM, 0, stream, &REFUSED));
-        let (stream, body) = frames::asked_whole(&mut conn);
+        let (stream, body) = frames::read_whole_request(&mut conn);
         conn.send(frames::frame(frames::HEADERS, frames::END_HEADERS | frames::END_STREAM, stream, b"\x88"));
         tell.send(body).unwrap();
     });
@@ -331,12 +331,12 @@ fn clients_reach_us_over_tls_in_either_version() {
     let (pki, upstream) = (Pki::new(), Upstream::answering(OK));
     let (cert, key) = tls_settings(&pki);
     let proxy = TestProxy::with(upstream.addr, &[("tls_cert", &cert), ("tls_key", &key)]);
-    assert!(over_tls(proxy.addr, trusting(&pki, &["http/1.1"])).unwrap().ends_with("\r\n\r\nok"));
-    assert_eq!(http2::request(proxy.addr, Some(trusting(&pki, &["h2"])), get("/"), None).body, "ok");
+    assert!(over_tls(proxy.addr, client_config(&pki, &["http/1.1"])).unwrap().ends_with("\r\n\r\nok"));
+    assert_eq!(http2::request(proxy.addr, Some(client_config(&pki, &["h2"])), get("/"), None).body, "ok");
 }
 
 #[test]
-fn who_speaks_in_clear_where_tls_is_spoken_is_told_so() {
+fn a_plaintext_client_of_a_tls_port_gets_an_explanation() {
     let (pki, upstream) = (Pki::new(), Upstream::answering(OK));
     let ((cert, key), ca) = (tls_settings(&pki), pki.text("ca.pem"));
     let proxy = TestProxy::with(upstream.addr, &[("tls_cert", &cert), ("tls_key", &key), ("tls_client_ca", &ca)]);
@@ -352,28 +352,28 @@ fn who_speaks_in_clear_where_tls_is_spoken_is_told_so() {
 }
 
 #[test]
-fn a_client_without_a_certificate_is_turned_away_where_one_is_asked_for() {
+fn a_client_without_the_required_certificate_is_rejected() {
     let (pki, upstream) = (Pki::new(), Upstream::answering(OK));
     let ((cert, key), ca) = (tls_settings(&pki), pki.text("ca.pem"));
     let proxy = TestProxy::with(upstream.addr, &[("tls_cert", &cert), ("tls_key", &key), ("tls_client_ca", &ca)]);
-    assert!(over_tls(proxy.addr, trusting(&pki, &[])).is_err());
-    assert!(over_tls(proxy.addr, known(&pki, &[])).unwrap().ends_with("ok"));
+    assert!(over_tls(proxy.addr, client_config(&pki, &[])).is_err());
+    assert!(over_tls(proxy.addr, client_config_with_certificate(&pki, &[])).unwrap().ends_with("ok"));
     let strangers = Pki::new();
-    let mut stranger = known(&strangers, &[]);
+    let mut stranger = client_config_with_certificate(&strangers, &[]);
     stranger.alpn_protocols.clear();
     assert!(over_tls(proxy.addr, stranger).is_err());
     assert_eq!(upstream.heads().len(), 1);
 }
 
 #[test]
-fn a_client_that_says_nothing_where_tls_should_begin_does_not_hold_up_the_end() {
+fn a_client_that_never_starts_tls_does_not_delay_shutdown() {
     let pki = Pki::new();
     let (cert, key) = tls_settings(&pki);
     let settings = [("tls_cert", &*cert), ("tls_key", &key), ("head_timeout", "1h")];
     let proxy = TestProxy::with(Upstream::answering(OK).addr, &settings);
     let _silent = TcpStream::connect(proxy.addr).unwrap();
     // By then the one before it has been taken in as well.
-    assert!(over_tls(proxy.addr, trusting(&pki, &[])).unwrap().ends_with("ok"));
+    assert!(over_tls(proxy.addr, client_config(&pki, &[])).unwrap().ends_with("ok"));
     assert!(proxy.stop(PATIENCE));
 }
 
@@ -383,13 +383,13 @@ fn a_renewed_certificate_is_used_without_a_restart_and_a_broken_one_is_not() {
     let (cert, key) = tls_settings(&pki);
     let proxy = TestProxy::with(upstream.addr, &[("tls_cert", &cert), ("tls_key", &key)]);
     let renewed = Pki::new();
-    assert!(over_tls(proxy.addr, trusting(&renewed, &[])).is_err());
+    assert!(over_tls(proxy.addr, client_config(&renewed, &[])).is_err());
     for file in ["server.pem", "server.key"] {
         std::fs::copy(renewed.path(file), pki.path(file)).unwrap();
     }
     // Nobody tells: the files are looked at.
     let mut tries = 0;
-    while over_tls(proxy.addr, trusting(&renewed, &[])).is_err() {
+    while over_tls(proxy.addr, client_config(&renewed, &[])).is_err() {
         tries += 1;
         assert!(tries < 600, "the renewed certificate is not used");
         std::thread::sleep(Duration::from_millis(100));
@@ -397,13 +397,13 @@ fn a_renewed_certificate_is_used_without_a_restart_and_a_broken_one_is_not() {
     std::fs::write(pki.path("server.pem"), "rubbish").unwrap();
     proxy.renew();
     std::thread::sleep(Duration::from_millis(100));
-    assert!(over_tls(proxy.addr, trusting(&renewed, &[])).unwrap().ends_with("ok"));
+    assert!(over_tls(proxy.addr, client_config(&renewed, &[])).unwrap().ends_with("ok"));
 }
 
 #[test]
 fn the_upstream_is_reached_over_tls_with_our_certificate() {
     let pki = Pki::new();
-    let (addr, told) = echoing(Some(serving(&pki, Some(&pki.path("ca.pem")))));
+    let (addr, told) = echoing(Some(server_config(&pki, Some(&pki.path("ca.pem")))));
     let (ca, cert, key) = (pki.text("ca.pem"), pki.text("client.pem"), pki.text("client.key"));
     let url = format!("https://{addr}");
     let proxy = TestProxy::to(&url, &[("upstream_ca", &ca), ("upstream_cert", &cert), ("upstream_key", &key)]);
@@ -426,7 +426,7 @@ fn http1_over_tls_to_the_upstream_is_kept_and_used_again() {
     let pki = Pki::new();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
-    let mut config = serving(&pki, None);
+    let mut config = server_config(&pki, None);
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let config = Arc::new(config);
     let (tell, told) = channel();
@@ -469,7 +469,7 @@ fn http1_over_tls_to_the_upstream_is_kept_and_used_again() {
 fn ending(pki: &Pki) -> (SocketAddr, Arc<AtomicBool>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (addr, says_so) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(true)));
-    let mut config = serving(pki, None);
+    let mut config = server_config(pki, None);
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let (config, asked) = (Arc::new(config), Arc::clone(&says_so));
     std::thread::spawn(move || {
@@ -490,7 +490,7 @@ fn ending(pki: &Pki) -> (SocketAddr, Arc<AtomicBool>) {
 }
 
 #[test]
-fn an_end_that_a_server_has_not_said_over_tls_is_passed_on_as_none() {
+fn a_reply_without_close_notify_is_truncated_for_the_client_too() {
     let pki = Pki::new();
     let (addr, says_so) = ending(&pki);
     let ((cert, key), ca) = (tls_settings(&pki), pki.text("ca.pem"));
@@ -498,10 +498,10 @@ fn an_end_that_a_server_has_not_said_over_tls_is_passed_on_as_none() {
     let proxy = TestProxy::to(&format!("https://{addr}"), &settings);
     for whole in [true, false] {
         says_so.store(whole, Relaxed);
-        let over_http1 = over_tls(proxy.addr, trusting(&pki, &["http/1.1"]));
+        let over_http1 = over_tls(proxy.addr, client_config(&pki, &["http/1.1"]));
         assert_eq!(over_http1.as_ref().err().map(std::io::Error::kind), (!whole).then_some(ErrorKind::ConnectionReset));
         assert_eq!(proxy.last_request()["outcome"], if whole { "success" } else { "truncated" });
-        let over_http2 = http2::request(proxy.addr, Some(trusting(&pki, &["h2"])), get("/"), None);
+        let over_http2 = http2::request(proxy.addr, Some(client_config(&pki, &["h2"])), get("/"), None);
         assert_eq!((&*over_http2.body, over_http2.broken), (&b"all of it"[..], !whole));
     }
 }
@@ -546,13 +546,13 @@ fn agreeing(listener: &std::net::TcpListener, tls: rustls::ServerConfig) -> impl
 }
 
 #[test]
-fn a_server_that_comes_back_with_another_version_of_http_is_spoken_to_in_that() {
+fn a_server_that_returns_with_another_http_version_is_used_with_it() {
     let pki = Pki::new();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     let proxy = TestProxy::to(&url, &[("upstream_ca", &pki.text("ca.pem")), ("workers", "1")]);
     for (alpn, version) in [("h2", "HTTP/2.0"), ("http/1.1", "HTTP/1.1"), ("h2", "HTTP/2.0")] {
-        let mut tls = serving(&pki, None);
+        let mut tls = server_config(&pki, None);
         tls.alpn_protocols = vec![alpn.into()];
         let stop = agreeing(&listener, tls);
         let response = proxy.client().send(chat("{}")).response();
@@ -562,10 +562,10 @@ fn a_server_that_comes_back_with_another_version_of_http_is_spoken_to_in_that() 
 }
 
 #[test]
-fn a_server_that_tls_does_not_reach_is_not_ready_and_the_remedy_is_told() {
+fn a_server_that_tls_does_not_reach_is_not_ready_and_the_remedy_is_logged() {
     let (pki, others) = (Pki::new(), Pki::new());
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let stop = agreeing(&listener, serving(&pki, None));
+    let stop = agreeing(&listener, server_config(&pki, None));
     let (secret, plain) = (listener.local_addr().unwrap(), Upstream::start(|mut conn| assert!(conn.send(OK))));
     for (addr, ca, name, remedy) in [
         (secret, &others, "127.0.0.1", "; --upstream-ca names the certificates to trust"),
@@ -626,8 +626,8 @@ fn a_websockets_bytes_are_counted_both_ways_with_those_that_came_with_the_heads(
     client.head();
     client.send("sooner");
     assert_eq!(client.rest(), b"helloand more");
-    until("it is logged", || run.said().contains("\"request\""));
-    let (line, said) = (r#""request_bytes":10,"response_bytes":13"#, run.said());
+    until("it is logged", || run.log().contains("\"request\""));
+    let (line, said) = (r#""request_bytes":10,"response_bytes":13"#, run.log());
     assert!(said.contains(line) && said.contains(r#""status":101,"outcome":"success""#), "{said}");
 }
 

@@ -1,4 +1,4 @@
-//! A stamp says when the bytes arrived, not when somebody read them.
+//! A receive time stamp is the arrival of the bytes, not the time of the read.
 
 use std::future::poll_fn;
 use std::io::Write;

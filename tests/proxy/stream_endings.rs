@@ -1,5 +1,5 @@
-//! How streams end: the client's leaving reaches the server, the server's end reaches the client, and nobody is read
-//! faster than the other side takes it.
+//! Ends of streams: a client's disconnect reaches the server, the server's end reaches the client, and backpressure
+//! passes both ways.
 
 use std::io::Read;
 use std::net::{Shutdown, TcpListener};
@@ -269,7 +269,7 @@ fn an_http10_client_is_reset_where_the_proxy_stops_in_the_middle_of_its_reply() 
 fn a_stream_that_an_http2_server_resets_is_cut_for_the_client_after_all_that_came_before() {
     for reason in [0_u32, 2, 8] {
         let upstream = Upstream::start(move |mut conn| {
-            let stream = frames::asked(&mut conn);
+            let stream = frames::read_request(&mut conn);
             let frames = [
                 frames::frame(frames::SETTINGS, 0, 0, b""),
                 frames::frame(frames::HEADERS, frames::END_HEADERS, stream, b"\x88"),
@@ -358,7 +358,7 @@ fn a_slow_client_gets_every_byte() {
 }
 
 #[test]
-fn a_client_that_reads_late_is_told_from_a_slow_server() {
+fn a_slow_client_is_distinguished_from_a_slow_server() {
     const PIECE: usize = 256 * 1024;
     const PIECES: usize = 192;
     let sent = Arc::new(AtomicUsize::new(0));
@@ -388,7 +388,7 @@ fn a_client_that_reads_late_is_told_from_a_slow_server() {
 }
 
 #[test]
-fn an_http2_client_that_opens_its_window_late_is_told_from_a_slow_server() {
+fn a_slow_http2_window_is_distinguished_from_a_slow_server() {
     let body = "x".repeat(1_000_000);
     let upstream = Upstream::answering(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()));
     let proxy = TestProxy::new(upstream.addr);
@@ -444,7 +444,7 @@ fn draining_finishes_open_streams_closes_idle_connections_and_takes_no_new_ones(
 }
 
 #[test]
-fn a_stream_that_is_cut_when_the_process_stops_is_still_told_of() {
+fn a_stream_that_shutdown_cuts_is_still_exported() {
     let (report, exported) = reports();
     let collector = Upstream::start(move |mut conn| {
         while let Some(request) = conn.request() {
@@ -548,21 +548,21 @@ fn a_second_signal_does_not_wait_for_a_collector() {
     let _held = collector.accept().unwrap();
     kill(run.pid(), Signal::SIGTERM).unwrap();
     run.ended();
-    assert!(run.said().contains("stopped at once"), "{}", run.said());
+    assert!(run.log().contains("stopped at once"), "{}", run.log());
 }
 
 #[test]
-fn a_log_that_nobody_reads_holds_up_neither_clients_nor_the_end() {
+fn an_unread_log_delays_neither_clients_nor_shutdown() {
     let upstream = Upstream::answering("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     let folder = tempfile::tempdir().unwrap();
     let mut run = run_to(&format!("http://{}", upstream.addr), &[], folder.path(), &["--access-log=true"]);
     // The lines of so many are more than a pipe holds.
     let ask = |addr| (0..500).for_each(|_| assert_eq!(Client::connect(addr).send(chat("{}")).response().status(), 200));
-    let unread = run.said.lock().unwrap();
+    let unread = run.log.lock().unwrap();
     ask(run.listen);
     drop(unread);
-    until("none is lost", || run.said().matches("\"status\":200").count() == 500);
-    let unread = run.said.lock().unwrap();
+    until("none is lost", || run.log().matches("\"status\":200").count() == 500);
+    let unread = run.log.lock().unwrap();
     ask(run.listen);
     kill(Pid::from_raw(run.child.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
     until("it ends", || run.child.try_wait().unwrap().is_some());
@@ -608,14 +608,14 @@ fn a_line_of_the_access_log_leads_to_the_trace_and_the_reply_and_health_probes_a
         };
         ask("", 200);
         ask("X: overloaded\r\n", 503);
-        until("both are logged", || run.said().matches(TRACE).count() == 2);
-        let lines: Vec<Value> = run.said().lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        until("both are logged", || run.log().matches(TRACE).count() == 2);
+        let lines: Vec<Value> = run.log().lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let line =
             |status: u16| lines.iter().find(|line| line["status"] == status && line["trace_id"] == TRACE).unwrap();
         assert_eq!((&line(200)["response_id"], line(200).get("fault")), (&"chatcmpl-7".into(), None));
         assert_eq!((&line(503)["fault"], line(503).get("answered_by")), (&"upstream".into(), None));
-        assert_eq!(run.said().contains("/health"), traced, "{}", run.said());
-        assert!(!run.said().contains("secret"));
+        assert_eq!(run.log().contains("/health"), traced, "{}", run.log());
+        assert!(!run.log().contains("secret"));
         let metrics = run.page("/metrics");
         let counted = "traffic=\"probe\",status_class=\"2xx\",answered_by=\"upstream\"} 1\n";
         assert!(metrics.contains(counted) && metrics.contains("http_route=\"/health\""), "{metrics}");

@@ -1,4 +1,4 @@
-//! A restart that no client notices: another process takes over the sockets, by a signal or from systemd.
+//! A restart without a failed request: another process takes over the sockets, after a signal or from systemd.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -240,7 +240,7 @@ fn a_successor_that_cannot_start_leaves_everything_to_the_process_that_serves() 
 }
 
 #[test]
-fn a_capture_goes_on_in_the_process_that_takes_over() {
+fn a_capture_continues_in_the_process_that_takes_over() {
     let server = server(|| {});
     let folder = tempfile::tempdir().unwrap();
     let (to, into) = (format!("--upstream=http://{}", server.addr), format!("--capture={}", folder.path().display()));

@@ -1,4 +1,4 @@
-//! Tokens that the server does not count: a local tokenizer does, off the stream's way, and no text stays anywhere.
+//! Token counts of a local tokenizer for servers that report none: off the path of the stream, and no text is kept.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -181,7 +181,7 @@ fn a_stream_that_dies_is_counted_as_far_as_it_came() {
 }
 
 #[test]
-fn what_is_still_to_be_counted_is_told_before_the_end() {
+fn pending_counts_are_exported_before_shutdown() {
     let chunks = [event(0, json!({"content": "such ".repeat(10_000)})), DONE.to_owned()];
     let upstream = Upstream::answering(format!(
         "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: {}\r\n\r\n{}",

@@ -1,4 +1,4 @@
-//! Through the proxy is the same as direct, byte for byte: one named test per oddity of HTTP.
+//! Bytes through the proxy equal direct ones: one named test per oddity of HTTP.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ fn fields_of_one_hop_stay_on_it() {
 }
 
 #[test]
-fn a_server_that_demands_another_protocol_says_which() {
+fn a_426_keeps_the_upgrade_header_of_the_server() {
     let head =
         "HTTP/1.1 426 Upgrade Required\r\nUpgrade: websocket\r\nContent-Length: 0\r\nConnection: Upgrade\r\n\r\n";
     assert_eq!(given(head), head);
@@ -180,7 +180,7 @@ fn a_chunked_response_arrives_with_its_trailers() {
 }
 
 #[test]
-fn a_client_that_waits_to_be_told_is_told_by_the_server() {
+fn a_client_that_waits_for_100_continue_gets_the_servers() {
     let (report, seen) = reports();
     let upstream = Upstream::start(move |mut conn| {
         let head = conn.head().unwrap();
@@ -203,7 +203,7 @@ fn a_client_that_waits_to_be_told_is_told_by_the_server() {
 }
 
 #[test]
-fn a_client_that_waits_to_be_told_can_be_refused_before_its_body() {
+fn a_client_that_waits_for_100_continue_can_be_rejected_before_its_body() {
     let upstream = Upstream::start(|mut conn| {
         conn.head().unwrap();
         conn.send("HTTP/1.1 417 Expectation Failed\r\nContent-Length: 2\r\n\r\nno");
@@ -245,7 +245,7 @@ fn an_answer_that_comes_before_the_request_is_whole_reaches_the_client() {
 }
 
 #[test]
-fn a_request_that_is_answered_before_it_is_whole_goes_on_where_the_server_takes_it() {
+fn a_request_that_is_answered_early_continues_while_the_server_reads_it() {
     const LENGTH: usize = 8 << 20;
     let upstream = Upstream::start(|mut conn| {
         if conn.number == 0 {

@@ -1,5 +1,4 @@
-//! Usage that the proxy asks for in the client's stead: the server is asked, the client sees what it would have seen
-//! without that, and the metrics have the server's count.
+//! `ask_usage`: the proxy requests usage, the client sees an unchanged stream, and metrics have the server's count.
 
 use crate::support::client::{Client, Response, chat};
 use crate::support::http2;
@@ -64,7 +63,7 @@ fn ask(proxy: &TestProxy, body: &str) -> Response {
 }
 
 #[test]
-fn the_server_is_asked_and_the_client_sees_what_it_would_have_seen() {
+fn usage_is_requested_and_the_client_sees_an_unchanged_stream() {
     let (upstream, seen) = server();
     let proxy = TestProxy::with(upstream.addr, &[("ask_usage", "true")]);
     let body = "{\"stream\": true, \"messages\": []}";
@@ -78,7 +77,7 @@ fn the_server_is_asked_and_the_client_sees_what_it_would_have_seen() {
 }
 
 #[test]
-fn without_the_setting_nothing_is_asked_and_the_count_is_of_chunks() {
+fn without_the_setting_no_usage_is_requested_and_chunks_are_counted() {
     let (upstream, seen) = server();
     let proxy = TestProxy::new(upstream.addr);
     let body = "{\"stream\": true, \"messages\": []}";
@@ -88,7 +87,7 @@ fn without_the_setting_nothing_is_asked_and_the_count_is_of_chunks() {
 }
 
 #[test]
-fn whoever_asks_itself_gets_its_usage() {
+fn a_client_that_requests_usage_gets_it() {
     let (upstream, seen) = server();
     let proxy = TestProxy::with(upstream.addr, &[("ask_usage", "true")]);
     let body = "{\"stream\":true,\"stream_options\":{\"include_usage\":true}}";
@@ -97,7 +96,7 @@ fn whoever_asks_itself_gets_its_usage() {
 }
 
 #[test]
-fn a_server_is_not_asked_to_compress_what_has_to_be_edited() {
+fn accept_encoding_is_removed_where_the_reply_must_be_edited() {
     let (upstream, seen) = server();
     let body = "{\"stream\":true}";
     let request = chat(body).replacen("\r\n", "\r\nAccept-Encoding: gzip\r\n", 1);
@@ -109,7 +108,7 @@ fn a_server_is_not_asked_to_compress_what_has_to_be_edited() {
 }
 
 #[test]
-fn running_usage_is_asked_of_servers_that_know_it_and_no_client_sees_it() {
+fn continuous_usage_is_requested_from_servers_that_support_it_and_hidden_from_clients() {
     for (provider, knows) in [("vllm", true), ("sglang", true), ("openai", false)] {
         let (upstream, seen) = server();
         let proxy = TestProxy::with(upstream.addr, &[("ask_usage", "true"), ("provider", provider)]);

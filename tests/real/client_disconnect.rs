@@ -112,14 +112,14 @@ fn the_upstream_learns_within_ten_milliseconds_that_the_client_has_left() {
 fn the_upstream_learns_it_too_when_one_stream_of_an_http2_connection_is_reset() {
     let _turn = processes::exclusive_turn();
     for begin in [before_head, before_first_token, in_stream] {
-        let resets = |connection: &http2::Lasting, wait: &dyn Fn()| {
+        let resets = |connection: &http2::KeptConnection, wait: &dyn Fn()| {
             let request = connection.request("/v1/chat/completions", "{\"stream\":true}");
             wait();
             let left = Instant::now();
             drop(request);
             left
         };
-        assert_noticed_at_once(|| noticed_after(begin, http2::Lasting::connect, resets));
+        assert_noticed_at_once(|| noticed_after(begin, http2::KeptConnection::connect, resets));
     }
 }
 

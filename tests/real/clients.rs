@@ -12,7 +12,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use serde_json::Value;
 use tempfile::tempdir;
 
-use super::otlp_sink::{Sink, attributes};
+use super::otlp_sink::{OtlpSink, attributes};
 use super::processes::{self, until};
 use super::program::{ProxyProcess, count, sum};
 use super::tools;
@@ -43,7 +43,7 @@ impl Times {
 }
 
 /// What the proxy saw, by the id of the reply; `first` is the event that the client takes for the first token.
-fn of_proxy(sink: &Sink, first: &str) -> BTreeMap<String, Times> {
+fn of_proxy(sink: &OtlpSink, first: &str) -> BTreeMap<String, Times> {
     let spans = sink.spans();
     let by_id: BTreeMap<&[u8], &Span> = spans.iter().map(|span| (&span.span_id[..], span)).collect();
     let mut seen = BTreeMap::new();
@@ -146,7 +146,7 @@ fn assert_agree(client: &str, pairs: &[(Times, Times)], proxy: &ProxyProcess) {
 }
 
 /// A proxy whose spans go to the sink.
-fn traced(upstream: SocketAddr, sink: &Sink) -> ProxyProcess {
+fn traced(upstream: SocketAddr, sink: &OtlpSink) -> ProxyProcess {
     ProxyProcess::with(upstream, |command| {
         command.env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", format!("http://{}/v1/traces", sink.http));
         command.env("OTEL_BSP_SCHEDULE_DELAY", "50");
@@ -161,7 +161,7 @@ pub(super) fn url(address: SocketAddr) -> String {
 #[ignore = "needs vLLM and AIPerf: tests/run --real"]
 fn aiperf_has_no_more_errors_through_the_proxy_and_measures_what_the_proxy_measures() {
     let _turn = processes::exclusive_turn();
-    let (vllm, sink) = (tools::vllm(), Sink::start());
+    let (vllm, sink) = (tools::vllm(), OtlpSink::start());
     let proxy = traced(vllm.addr, &sink);
     let (direct, proxied) = (tempdir().unwrap(), tempdir().unwrap());
     tools::run("aiperf", &[&url(vllm.addr), direct.path().to_str().unwrap()]);
@@ -180,7 +180,7 @@ fn aiperf_has_no_more_errors_through_the_proxy_and_measures_what_the_proxy_measu
 #[ignore = "needs vLLM: tests/run --real"]
 fn vllm_bench_has_no_more_errors_through_the_proxy_and_measures_what_the_proxy_measures() {
     let _turn = processes::exclusive_turn();
-    let (vllm, sink) = (tools::vllm(), Sink::start());
+    let (vllm, sink) = (tools::vllm(), OtlpSink::start());
     let proxy = traced(vllm.addr, &sink);
     let (direct, proxied) = (tempdir().unwrap(), tempdir().unwrap());
     tools::run("vllm-bench", &[&url(vllm.addr), direct.path().to_str().unwrap()]);

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::compare::{assert_same_soon, still};
 use super::http_client::{json, post};
-use super::known_counts::{Known, MODEL, REQUESTS, TRACE};
-use super::otlp_sink::{Sink, attributes, hex};
+use super::known_counts::{KnownRun, MODEL, REQUESTS, TRACE};
+use super::otlp_sink::{OtlpSink, attributes, hex};
 use super::processes::{self, SOON, address, until};
 use super::program::{ProxyProcess, count, sum};
 use super::support::upstream::Upstream;
@@ -26,9 +26,9 @@ fn terminate(proxy: &mut ProxyProcess) {
 #[test]
 fn what_arrives_over_grpc_is_what_was_scraped() {
     let _turn = processes::shared_turn();
-    let sink = Sink::start();
+    let sink = OtlpSink::start();
     let rotel = tools::rotel(sink.grpc);
-    let mut known = Known::run(|command| {
+    let mut known = KnownRun::run(|command| {
         command.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", rotel.grpc));
         command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc");
         command.env("OTEL_METRIC_EXPORT_INTERVAL", "300").env("OTEL_BSP_SCHEDULE_DELAY", "100");
@@ -61,9 +61,9 @@ fn what_arrives_over_grpc_is_what_was_scraped() {
 #[test]
 fn what_is_flushed_over_http_is_what_was_scraped_in_exponential_buckets_too() {
     let _turn = processes::shared_turn();
-    let sink = Sink::start();
+    let sink = OtlpSink::start();
     let rotel = tools::rotel(sink.grpc);
-    let mut known = Known::run(|command| {
+    let mut known = KnownRun::run(|command| {
         command.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", rotel.http));
         command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
         command.env("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", "base2_exponential_bucket_histogram");
@@ -88,9 +88,9 @@ const ANSWER: &str = concat!(
 );
 
 #[test]
-fn a_span_tells_what_is_known_of_a_request() {
+fn a_span_has_the_facts_of_its_request() {
     let _turn = processes::shared_turn();
-    let sink = Sink::start();
+    let sink = OtlpSink::start();
     let rotel = tools::rotel(sink.grpc);
     let head = format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n", ANSWER.len());
     let upstream = Upstream::answering(head + ANSWER);
@@ -184,7 +184,7 @@ fn streams(proxy: &ProxyProcess, times: usize) {
 #[test]
 fn the_environment_decides_the_way_of_each_signal() {
     let _turn = processes::shared_turn();
-    let (sink, other) = (Sink::start(), Sink::start());
+    let (sink, other) = (OtlpSink::start(), OtlpSink::start());
     let sim = tools::sim(&["--model", MODEL]);
     let environment = |command: &mut Command| {
         command.env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", sink.grpc));
@@ -248,7 +248,7 @@ fn a_collector_that_is_down_costs_counted_telemetry_and_nothing_else() {
     until("data points are counted as lost", SOON, || dropped("otlp_metrics") > 0.0);
     until("it has been said", SOON, || proxy.running.said("OTLP export failed") > 0);
 
-    let sink = Sink::at(grpc, http);
+    let sink = OtlpSink::at(grpc, http);
     // What had been sent into the void by then is lost; what comes now is not.
     until("metrics arrive", SOON, || !sink.metrics().is_empty());
     streams(&proxy, 2);

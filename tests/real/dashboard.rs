@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::http_client::{get, post};
-use super::processes::{self, Running, SOON, address, until};
+use super::processes::{self, ChildProcess, SOON, address, until};
 use super::promql::{PromQl, Sampled};
 use super::support::upstream::Upstream;
 use super::tools;
@@ -96,8 +96,8 @@ fn reasoning() -> Upstream {
 }
 
 /// Our program with these arguments, ready when its admin port is.
-fn program(arguments: &[&str], listen: SocketAddr, admin: SocketAddr, environment: &[(&str, String)]) -> Running {
-    let running = Running::start("streamgauge", Path::new(env!("CARGO_BIN_EXE_streamgauge")), |command| {
+fn program(arguments: &[&str], listen: SocketAddr, admin: SocketAddr, environment: &[(&str, String)]) -> ChildProcess {
+    let running = ChildProcess::start("streamgauge", Path::new(env!("CARGO_BIN_EXE_streamgauge")), |command| {
         command.args(arguments).arg(format!("--listen={listen}")).arg(format!("--admin={admin}"));
         command.envs(environment.iter().cloned());
     });
@@ -111,7 +111,7 @@ fn tells(promql: &PromQl, query: &str) -> bool {
 }
 
 #[test]
-fn every_query_tells_something_about_real_proxies_at_work() {
+fn every_query_returns_data_of_real_proxies() {
     let _turn = processes::shared_turn();
     let directory = tempfile::tempdir().unwrap();
     let [demo_listen, demo_admin, listen, admin, run_admin, nobody] = [(); 6].map(|()| address());
@@ -130,7 +130,7 @@ fn every_query_tells_something_about_real_proxies_at_work() {
     let capture = format!("--capture={}", directory.path().join("capture").display());
     let proxy = || program(&["proxy", &upstream, "--slo=thinks: ttft<=1s", &capture], listen, admin, &[]);
     let before = proxy();
-    let _run = Running::start("streamgauge", Path::new(env!("CARGO_BIN_EXE_streamgauge")), |command| {
+    let _run = ChildProcess::start("streamgauge", Path::new(env!("CARGO_BIN_EXE_streamgauge")), |command| {
         let target = format!("http://{demo_listen}");
         command.args(["load", "--rate", "2", "--duration", "1h", "--no-audit", "--target", &target]);
         command.arg(format!("--admin={run_admin}"));

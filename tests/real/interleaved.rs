@@ -172,7 +172,7 @@ fn clocks(proxy: &ProxyProcess) -> Vec<Option<(f64, f64)>> {
 }
 
 /// The proxy's means, in milliseconds, while `run` runs.
-fn beside<T>(proxy: &ProxyProcess, run: impl FnOnce() -> T) -> (T, Vec<Option<f64>>) {
+fn observing<T>(proxy: &ProxyProcess, run: impl FnOnce() -> T) -> (T, Vec<Option<f64>>) {
     let began = clocks(proxy);
     let done = run();
     let grown = began.into_iter().zip(clocks(proxy)).map(|(began, ended)| {
@@ -188,7 +188,8 @@ fn result(path: &Path) -> Value {
 
 fn aiperf(proxy: &ProxyProcess) -> Ran {
     let folder = tempdir().unwrap();
-    let ((), measured) = beside(proxy, || tools::run("aiperf", &[&url(proxy.addr), folder.path().to_str().unwrap()]));
+    let ((), measured) =
+        observing(proxy, || tools::run("aiperf", &[&url(proxy.addr), folder.path().to_str().unwrap()]));
     let told = result(&folder.path().join("profile_export_aiperf.json"));
     let figures = FIGURES.iter().map(|figure| told.pointer(figure.aiperf)?.as_f64()).collect();
     Ran { figures, proxy: measured, before: median(of_aiperf(folder.path()).values().map(|times| times.before)) }
@@ -197,7 +198,7 @@ fn aiperf(proxy: &ProxyProcess) -> Ran {
 fn vllm_bench(proxy: &ProxyProcess) -> Ran {
     let folder = tempdir().unwrap();
     let ((), measured) =
-        beside(proxy, || tools::run("vllm-bench", &[&url(proxy.addr), folder.path().to_str().unwrap()]));
+        observing(proxy, || tools::run("vllm-bench", &[&url(proxy.addr), folder.path().to_str().unwrap()]));
     let told = result(&folder.path().join("vllm_bench.json"));
     let figures = FIGURES.iter().map(|figure| (figure.vllm)(&told)).collect();
     Ran { figures, proxy: measured, before: median(of_vllm_bench(folder.path()).values().map(|times| times.before)) }
@@ -218,7 +219,7 @@ fn ours(proxy: &ProxyProcess) -> [Ran; 2] {
     let flags = ["--model=tiny", "--prompt-overhead=0", "--no-audit", "--tokenizer", tokenizer, "--out", out];
     let url = url(proxy.addr);
     let load = [&["load", "--target", &url], &LOAD[..], &flags].concat();
-    let (_, measured) = beside(proxy, || streamgauge(&load));
+    let (_, measured) = observing(proxy, || streamgauge(&load));
     ["aiperf", "vllm"].map(|definitions| {
         let told = streamgauge(&["report", out, "--json", "--definitions", definitions]);
         let told: Value = serde_json::from_slice(&told).unwrap();
@@ -262,7 +263,7 @@ fn compare(row: &mut String, figure: &Figure, at: usize, theirs: &[Ran], ours: &
 
 #[test]
 #[ignore = "needs vLLM and AIPerf: tests/run --real"]
-fn aiperf_and_vllm_bench_say_of_the_same_load_what_we_say_by_their_definitions() {
+fn aiperf_and_vllm_bench_agree_with_report_by_their_definitions() {
     let _turn = processes::exclusive_turn();
     let vllm = tools::vllm();
     let proxy = ProxyProcess::to(vllm.addr);

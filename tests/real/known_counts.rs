@@ -9,7 +9,7 @@ use super::processes::{SOON, until};
 use super::program::{ProxyProcess, sum};
 use super::support::client::Client;
 use super::support::metrics_parser::Table;
-use super::tools::{self, Part};
+use super::tools::{self, Tool};
 
 /// The model asked for.
 pub(crate) const MODEL: &str = "river";
@@ -92,14 +92,14 @@ const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
 
 /// The simulated server and a proxy in front of it, after the run.
-pub(crate) struct Known {
+pub(crate) struct KnownRun {
     pub(crate) proxy: ProxyProcess,
     /// The scrape after the last request.
     pub(crate) table: Table,
-    _sim: Part,
+    _sim: Tool,
 }
 
-impl Known {
+impl KnownRun {
     /// The run; `more` adds flags and environment of the proxy.
     pub(crate) fn run(more: impl FnOnce(&mut Command)) -> Self {
         let sim = tools::sim(&["--model", MODEL, "--exact-cadence", "5ms"]);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::compare::assert_same_text;
 use super::http_client::{events, get, json, post};
-use super::otlp_sink::{Sink, attributes};
+use super::otlp_sink::{OtlpSink, attributes};
 use super::processes;
 use super::program::{ProxyProcess, count, sum};
 use super::support::client::Response;
@@ -146,7 +146,7 @@ fn seen(streamed: bool, answer: &Response) -> (String, Seen) {
 }
 
 #[test]
-fn usage_that_the_proxy_asks_for_is_counted_and_the_client_sees_none_of_it() {
+fn injected_usage_is_counted_and_hidden_from_the_client() {
     let _turn = processes::shared_turn();
     let llama = tools::llama();
     let proxy = ProxyProcess::with(llama.addr, |command| {
@@ -180,7 +180,7 @@ fn stop_word(llama: SocketAddr) -> String {
 #[test]
 fn tokens_and_finish_reasons_are_those_that_the_client_saw() {
     let _turn = processes::shared_turn();
-    let (llama, sink) = (tools::llama(), Sink::start());
+    let (llama, sink) = (tools::llama(), OtlpSink::start());
     let proxy = ProxyProcess::with(llama.addr, |command| {
         command.env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", format!("http://{}/v1/traces", sink.http));
         command.env("OTEL_BSP_SCHEDULE_DELAY", "50");

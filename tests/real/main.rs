@@ -1,19 +1,19 @@
-//! The real program between real parts: llama-server, Prometheus, an OpenTelemetry collector, VictoriaMetrics, nginx, curl.
+//! The program with real servers and backends: llama-server, Prometheus, an OpenTelemetry collector, VictoriaMetrics,
+//! nginx, curl.
 //!
-//! What the other tests hold in one process is held here over processes and sockets: that the numbers which a real
-//! backend stores are those of the requests that were made, that a real server's answers come through as they were, and
-//! that no request is lost. `cargo test --release --test real` runs it once `tests/tools/setup` has installed the
-//! parts; plain `cargo test` leaves it out. Tests that need gigabytes of parts, or minutes, are ignored unless
-//! `tests/run --real` asks for them.
+//! These tests check over processes and sockets what the others check in one process: a real backend stores the numbers
+//! of the requests that were made, a real server's replies pass unchanged, and no request is lost. Run
+//! `cargo test --release --test real` after `tests/tools/setup`; plain `cargo test` omits it. Tests that need gigabytes
+//! of tools, or minutes, are ignored unless `tests/run --real` asks for them.
 //!
-//! Every process is a child of the test that started it and ends with it, however that ends; every port is of
-//! 127.0.0.1. A test that measures time has the machine to itself ([`processes::exclusive_turn`]).
+//! Every process is a child of its test and ends with it; every port is of 127.0.0.1. A test that measures time has the
+//! machine to itself ([`processes::exclusive_turn`]).
 
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_methods,
     clippy::print_stderr,
-    reason = "clippy knows tests by their attribute, and these have helpers; they may wait, and say what parts said"
+    reason = "clippy recognizes tests by their attribute; their helpers have none, may wait, and print logs of tools"
 )]
 
 #[path = "../support/pod.rs"]

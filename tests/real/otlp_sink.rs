@@ -17,19 +17,19 @@ use prost::Message;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::processes::{Running, address};
+use super::processes::{ChildProcess, address};
 use super::support::metrics_parser::{self, Table};
 use super::tools::start;
 
 /// A sink that runs.
-pub(crate) struct Sink {
+pub(crate) struct OtlpSink {
     /// Receives OTLP over gRPC.
     pub(crate) grpc: SocketAddr,
     /// Receives OTLP over HTTP.
     pub(crate) http: SocketAddr,
     file: PathBuf,
     _directory: TempDir,
-    _running: Running,
+    _running: ChildProcess,
 }
 
 /// One export, as it came.
@@ -46,7 +46,7 @@ pub(crate) struct Export {
     pub(crate) logs: Vec<ResourceLogs>,
 }
 
-impl Sink {
+impl OtlpSink {
     pub(crate) fn start() -> Self {
         Self::at(address(), address())
     }

@@ -1,7 +1,7 @@
 //! Prompts, answers and credentials are in the stream and nowhere else, as an OTLP library and curl see it.
 
 use super::http_client::curl;
-use super::otlp_sink::Sink;
+use super::otlp_sink::OtlpSink;
 use super::processes::{self, SOON, until};
 use super::program::ProxyProcess;
 use super::support::privacy::{assert_pages_are_silent, assert_silent, exchange_secrets, serve};
@@ -10,7 +10,7 @@ use super::support::upstream::Upstream;
 #[test]
 fn secrets_are_in_no_log_metric_page_span_or_error() {
     let _turn = processes::shared_turn();
-    let (upstream, sink) = (Upstream::start(serve), Sink::start());
+    let (upstream, sink) = (Upstream::start(serve), OtlpSink::start());
     for format in ["text", "json"] {
         let proxy = ProxyProcess::with(upstream.addr, |command| {
             command.args(["--log-level=debug", "--access-log", "--slo=chat: ttft<=5s", "--log-format", format]);

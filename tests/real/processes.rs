@@ -63,14 +63,14 @@ pub(crate) fn until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool
 
 /// A process. It is killed when this is dropped, with all that it started, and by the kernel should the test die
 /// without that.
-pub(crate) struct Running {
+pub(crate) struct ChildProcess {
     name: &'static str,
     child: Child,
     log: Arc<Mutex<String>>,
     reader: Option<JoinHandle<()>>,
 }
 
-impl Running {
+impl ChildProcess {
     /// Starts `program`; `prepare` gives it its arguments and environment. It has no environment but PATH and HOME.
     pub(crate) fn start(name: &'static str, program: &Path, prepare: impl FnOnce(&mut Command)) -> Self {
         let mut command = Command::new("/usr/bin/setpriv");
@@ -155,7 +155,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         // They may have ended by themselves.
         killpg(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGKILL).ok();

@@ -6,13 +6,13 @@ use std::process::Command;
 
 use super::compare::only;
 use super::http_client::{get, get_with};
-use super::processes::{Running, SOON, address, until};
+use super::processes::{ChildProcess, SOON, address, until};
 use super::support::client::{Client, Response};
 use super::support::metrics_parser::{self, Labels, Series, Table};
 
 /// A proxy.
 pub(crate) struct ProxyProcess {
-    pub(crate) running: Running,
+    pub(crate) running: ChildProcess,
     /// Where clients connect.
     pub(crate) addr: SocketAddr,
     /// Its admin port.
@@ -28,7 +28,7 @@ impl ProxyProcess {
     /// A proxy to `upstream`; `more` adds flags and environment.
     pub(crate) fn with(upstream: SocketAddr, more: impl FnOnce(&mut Command)) -> Self {
         let (addr, admin) = (address(), address());
-        let running = Running::start("streamgauge", Path::new(env!("CARGO_BIN_EXE_streamgauge")), |command| {
+        let running = ChildProcess::start("streamgauge", Path::new(env!("CARGO_BIN_EXE_streamgauge")), |command| {
             command.arg("proxy");
             command.arg(format!("--upstream=http://{upstream}"));
             command.arg(format!("--listen={addr}")).arg(format!("--admin={admin}"));

@@ -7,8 +7,8 @@ use std::process::Stdio;
 use streamgauge::export::registry::catalog::{Convention, Id};
 
 use super::compare::{assert_same, assert_same_soon, only, still};
-use super::known_counts::{EXPECTED, Known, MODEL, TRACE};
-use super::otlp_sink::{Sink, hex};
+use super::known_counts::{EXPECTED, KnownRun, MODEL, TRACE};
+use super::otlp_sink::{OtlpSink, hex};
 use super::processes::{self, SOON, until};
 use super::promql::{self, PromQl, summed};
 use super::support::metrics_parser::Series;
@@ -19,10 +19,10 @@ const TTFT: &str = "gen_ai_server_time_to_first_token_seconds";
 #[test]
 fn prometheus_stores_every_count_of_a_known_run() {
     let _turn = processes::shared_turn();
-    let sink = Sink::start();
+    let sink = OtlpSink::start();
     let directory = tempfile::tempdir().unwrap();
     let mut prometheus = None;
-    let known = Known::run(|command| {
+    let known = KnownRun::run(|command| {
         command.env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", format!("http://{}/v1/traces", sink.http));
         command.env("OTEL_BSP_SCHEDULE_DELAY", "50");
         let admin = command.get_args().find_map(|flag| flag.to_str()?.strip_prefix("--admin=")).unwrap();
@@ -80,7 +80,7 @@ fn bucket_of(series: &Series, quantile: f64) -> (f64, f64) {
     (bound(index.unwrap()) * (1.0 - 1e-12), bound(index.unwrap() + 1) * (1.0 + 1e-12))
 }
 
-fn exemplars_lead_to_the_trace(promql: &PromQl, sink: &Sink) {
+fn exemplars_lead_to_the_trace(promql: &PromQl, sink: &OtlpSink) {
     let span = "&start=0&end=9999999999";
     let exemplars = PromQl { more: span, ..*promql }.api("query_exemplars", &format!("{TTFT}_bucket"));
     let leads = |series: &&serde_json::Value| {
@@ -94,10 +94,10 @@ fn exemplars_lead_to_the_trace(promql: &PromQl, sink: &Sink) {
 }
 
 #[test]
-fn promtool_has_nothing_to_say_and_every_family_of_the_catalog_is_there() {
+fn promtool_finds_no_fault_and_every_family_of_the_catalog_is_there() {
     let _turn = processes::shared_turn();
     let directory = tempfile::tempdir().unwrap();
-    let known = Known::run(|command| {
+    let known = KnownRun::run(|command| {
         command.arg("--capture").arg(directory.path());
     });
     let text = known.proxy.page("/metrics").text();

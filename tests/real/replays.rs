@@ -11,7 +11,7 @@ use super::aiperf_trace::{TRACE, rows, trace};
 use super::http_client::get;
 use super::program::{ProxyProcess, sum};
 use super::support::metrics_parser;
-use super::tools::Part;
+use super::tools::Tool;
 use super::{processes, tools};
 
 const MOONCAKE: &str = "tests/data/traces/mooncake/conversation_first300s.jsonl";
@@ -32,7 +32,7 @@ fn streamgauge(arguments: &[&str]) -> Value {
 
 /// Replays the scaled trace against an engine, which counts prompts under the first of these names and replies under the
 /// second.
-fn replay_mooncake(engine: &Part, name: &str, counters: [&[&str]; 2]) {
+fn replay_mooncake(engine: &Tool, name: &str, counters: [&[&str]; 2]) {
     let folder = tempdir().unwrap();
     let text = |path: &str| folder.path().join(path).to_str().unwrap().to_owned();
     let (scaled, out) = (text("scaled.jsonl.zst"), text("run"));

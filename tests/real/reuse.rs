@@ -57,7 +57,7 @@ fn none_of_10_000_requests_to_a_server_that_hangs_up_after_each_stream_is_lost()
 }
 
 #[test]
-fn none_of_3_000_requests_over_http2_to_nginx_that_says_goodbye_is_lost() {
+fn none_of_3_000_requests_over_http2_to_nginx_that_sends_goaway_is_lost() {
     let _turn = processes::shared_turn();
     let sim = tools::sim(&["--step-base", "10us", "--step-per-seq", "1us"]);
     let folder = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal::{self, SIGHUP, SIGINT, SIGTERM};
 use serde_json::json;
 
 use super::http_client::json;
-use super::otlp_sink::Sink;
+use super::otlp_sink::OtlpSink;
 use super::processes::{self, SOON, until};
 use super::program::{ProxyProcess, count, sum};
 use super::support::client::{Client, chat};
@@ -76,7 +76,7 @@ fn rest(client: &mut Client) -> (String, bool) {
 }
 
 /// A proxy that exports to `sink` at its end only.
-fn flushing(server: SocketAddr, sink: &Sink, flags: &[&str]) -> ProxyProcess {
+fn flushing(server: SocketAddr, sink: &OtlpSink, flags: &[&str]) -> ProxyProcess {
     ProxyProcess::with(server, |command| {
         command.args(flags).env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{}", sink.grpc));
         command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc");
@@ -86,15 +86,15 @@ fn flushing(server: SocketAddr, sink: &Sink, flags: &[&str]) -> ProxyProcess {
 }
 
 /// Streams that ended in this way, as the collector was told.
-fn ended(sink: &Sink, reason: &str) -> f64 {
+fn ended(sink: &OtlpSink, reason: &str) -> f64 {
     sum(&sink.metrics(), "streamgauge_stream_terminations_total", &[("reason", reason)])
 }
 
 #[test]
-fn told_to_stop_it_takes_nothing_new_and_finishes_what_is_open() {
+fn after_sigterm_no_connection_is_accepted_and_open_streams_finish() {
     let _turn = processes::shared_turn();
     for signal in [SIGTERM, SIGINT] {
-        let (server, sink) = (Slow::start(), Sink::start());
+        let (server, sink) = (Slow::start(), OtlpSink::start());
         let mut proxy = flushing(server.addr, &sink, &[]);
         until("the upstream is known to be there", SOON, || proxy.page("/readyz").status() == 200);
         let (mut client, mut idle) = (streaming(&proxy), proxy.client());
@@ -118,7 +118,7 @@ fn told_to_stop_it_takes_nothing_new_and_finishes_what_is_open() {
 
 /// What ends a drain: its time, or a second signal.
 fn cut(flags: &[&str], again: Option<Signal>) {
-    let (server, sink) = (Slow::start(), Sink::start());
+    let (server, sink) = (Slow::start(), OtlpSink::start());
     let mut proxy = flushing(server.addr, &sink, flags);
     let mut client = streaming(&proxy);
     proxy.running.signal(SIGTERM);

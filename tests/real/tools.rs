@@ -1,4 +1,4 @@
-//! The real parts of `tests/tools`, and our own simulated server.
+//! The real programs of `tests/tools`, and our own simulated server.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
@@ -7,34 +7,34 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::http_client::is_up;
-use super::processes::{MINUTE, Running, address};
+use super::processes::{ChildProcess, MINUTE, address};
 
-/// What heavy parts may take to start, or to do their work.
+/// The longest start or run of a heavy tool.
 const MINUTES: Duration = Duration::from_secs(300);
 
-/// A part that serves on one address.
-pub(crate) struct Part {
-    pub(crate) running: Running,
+/// A tool that serves on one address.
+pub(crate) struct Tool {
+    pub(crate) running: ChildProcess,
     pub(crate) addr: SocketAddr,
 }
 
-/// Runs `tests/tools/start`. A part that is not installed ends with a message that says what to do.
-pub(crate) fn start(name: &'static str, arguments: &[&str]) -> Running {
+/// Runs `tests/tools/start`. A tool that is not installed ends with a message that names the remedy.
+pub(crate) fn start(name: &'static str, arguments: &[&str]) -> ChildProcess {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/start");
-    Running::start(name, &script, |command| {
+    ChildProcess::start(name, &script, |command| {
         command.arg(name).args(arguments);
     })
 }
 
-/// A part that serves on `addr` and is ready when a GET of `path` is answered with 200. One that crashes as it starts is
+/// A tool that serves on `addr` and is ready when a GET of `path` is answered with 200. One that crashes as it starts is
 /// started once more, and said so: what is tried here is not how others start.
-fn serve(name: &'static str, addr: SocketAddr, arguments: &[&str], limit: Duration, path: &str) -> Part {
-    let ready = |running: Running| running.ready_or_ended(limit, addr, || is_up(addr, path));
+fn serve(name: &'static str, addr: SocketAddr, arguments: &[&str], limit: Duration, path: &str) -> Tool {
+    let ready = |running: ChildProcess| running.ready_or_ended(limit, addr, || is_up(addr, path));
     let running = ready(start(name, arguments)).or_else(|ended| {
         eprintln!("{ended}\n{name} is started once more");
         ready(start(name, arguments))
     });
-    Part { running: running.unwrap_or_else(|ended| panic!("{ended}")), addr }
+    Tool { running: running.unwrap_or_else(|ended| panic!("{ended}")), addr }
 }
 
 /// A program that `tests/tools/setup` has installed, with no arguments yet.
@@ -45,18 +45,18 @@ pub(crate) fn program(name: &str) -> Command {
 }
 
 /// llama-server with the tiny model and four slots.
-pub(crate) fn llama() -> Part {
+pub(crate) fn llama() -> Tool {
     llama_with(&[])
 }
 
 /// llama-server with the tiny model and these flags too.
-pub(crate) fn llama_with(flags: &[&str]) -> Part {
+pub(crate) fn llama_with(flags: &[&str]) -> Tool {
     let addr = address();
     serve("llama", addr, &[&[addr.port().to_string().as_str(), "--"], flags].concat(), MINUTE, "/health")
 }
 
 /// Prometheus that scrapes `targets` every second and keeps its data in `directory`.
-pub(crate) fn prometheus(directory: &Path, targets: &[SocketAddr]) -> Part {
+pub(crate) fn prometheus(directory: &Path, targets: &[SocketAddr]) -> Tool {
     let addr = address();
     let own = [addr.port().to_string(), directory.to_str().unwrap().to_owned()];
     let arguments: Vec<String> = own.into_iter().chain(targets.iter().map(SocketAddr::to_string)).collect();
@@ -70,7 +70,7 @@ pub(crate) struct Rotel {
     pub(crate) grpc: SocketAddr,
     /// Receives OTLP over HTTP.
     pub(crate) http: SocketAddr,
-    _running: Running,
+    _running: ChildProcess,
 }
 
 /// A collector that passes on to an OTLP/gRPC address.
@@ -82,42 +82,42 @@ pub(crate) fn rotel(to: SocketAddr) -> Rotel {
 }
 
 /// nginx before `server`, with its files in `directory`: it speaks HTTP/2, and closes each connection after 100 requests.
-pub(crate) fn nginx(server: SocketAddr, directory: &Path) -> Part {
+pub(crate) fn nginx(server: SocketAddr, directory: &Path) -> Tool {
     let addr = address();
     let ports = [addr.port(), server.port()].map(|port| port.to_string());
     serve("nginx", addr, &[&ports[0], &ports[1], directory.to_str().unwrap()], MINUTE, "/health")
 }
 
 /// VictoriaMetrics that keeps its data in `directory`.
-pub(crate) fn victoria(directory: &Path) -> Part {
+pub(crate) fn victoria(directory: &Path) -> Tool {
     let addr = address();
     serve("victoria", addr, &[&addr.port().to_string(), directory.to_str().unwrap()], MINUTE, "/health")
 }
 
 /// vLLM on the CPU with the tiny model. It takes minutes to start.
-pub(crate) fn vllm() -> Part {
+pub(crate) fn vllm() -> Tool {
     let addr = address();
     serve("vllm", addr, &[&addr.port().to_string()], MINUTES, "/health")
 }
 
 /// The same with these variables too, started once; the error tells how it ended instead of serving.
-pub(crate) fn vllm_with(environment: &BTreeMap<String, String>) -> Result<Part, String> {
+pub(crate) fn vllm_with(environment: &BTreeMap<String, String>) -> Result<Tool, String> {
     let addr = address();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/start");
-    let running = Running::start("vllm", &script, |command| {
+    let running = ChildProcess::start("vllm", &script, |command| {
         command.envs(environment).args(["vllm", &addr.port().to_string()]);
     });
     let running = running.ready_or_ended(MINUTES, addr, || is_up(addr, "/health"))?;
-    Ok(Part { running, addr })
+    Ok(Tool { running, addr })
 }
 
 /// `transformers serve` on the CPU; its model's name is [`transformers_model`].
-pub(crate) fn transformers() -> Part {
+pub(crate) fn transformers() -> Tool {
     let addr = address();
     serve("transformers", addr, &[&addr.port().to_string()], MINUTES, "/health")
 }
 
-/// The folder that parts are installed in.
+/// The folder of installed tools.
 pub(crate) fn folder() -> PathBuf {
     let home = || PathBuf::from(std::env::var_os("HOME").unwrap()).join(".cache/streamgauge-parts");
     std::env::var_os("STREAMGAUGE_PARTS").map_or_else(home, PathBuf::from)
@@ -131,10 +131,10 @@ pub(crate) fn run(name: &'static str, arguments: &[&str]) {
 }
 
 /// The simulated server with these flags.
-pub(crate) fn sim(flags: &[&str]) -> Part {
+pub(crate) fn sim(flags: &[&str]) -> Tool {
     let addr = address();
-    let running = Running::start("sim", Path::new(env!("CARGO_BIN_EXE_streamgauge")), |command| {
+    let running = ChildProcess::start("sim", Path::new(env!("CARGO_BIN_EXE_streamgauge")), |command| {
         command.arg("sim").arg(format!("--listen={addr}")).args(flags);
     });
-    Part { running: running.ready(addr, || true), addr }
+    Tool { running: running.ready(addr, || true), addr }
 }

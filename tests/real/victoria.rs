@@ -1,7 +1,7 @@
 //! VictoriaMetrics that takes our OTLP, with either kind of histogram: PromQL gives the counts that were scraped.
 
 use super::compare::{assert_same_soon, still};
-use super::known_counts::{EXPECTED, Known};
+use super::known_counts::{EXPECTED, KnownRun};
 use super::processes;
 use super::promql::{self, PromQl, summed};
 use super::support::metrics_parser::Table;
@@ -9,11 +9,11 @@ use super::tools;
 
 /// A known run whose metrics go to VictoriaMetrics, and what it then has of them. `scraped` is how the proxy tells the
 /// same.
-fn stored(histograms: &str, scraped: fn(&Known) -> Table) {
+fn stored(histograms: &str, scraped: fn(&KnownRun) -> Table) {
     let _turn = processes::shared_turn();
     let directory = tempfile::tempdir().unwrap();
     let victoria = tools::victoria(directory.path());
-    let known = Known::run(|command| {
+    let known = KnownRun::run(|command| {
         let endpoint = format!("http://{}/opentelemetry/v1/metrics", victoria.addr);
         command.env("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", endpoint).env("OTEL_METRIC_EXPORT_INTERVAL", "500");
         command.env("OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION", histograms);

@@ -1,4 +1,4 @@
-//! `streamgauge replay` and `load` as they are typed: output, files, exit codes.
+//! `streamgauge replay` and `load` on the command line: output, files, exit codes.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -15,7 +15,7 @@ use streamgauge::trace_file::reader::TraceReader;
 use streamgauge::trace_file::row::{TraceEntry, TraceHeader};
 
 use crate::support::http2::Pki;
-use crate::support::sending::{audited, ended, listener, program, rows, run, sim, told};
+use crate::support::sending::{output_of, program, recording_upstream, rows, run, run_json, sim, without_self_test};
 use crate::support::unused_address;
 use crate::support::upstream::Upstream;
 
@@ -122,7 +122,7 @@ fn public_traces_are_sent_as_they_are() {
 }
 
 #[test]
-fn what_is_lost_of_a_torn_trace_is_told_and_the_rest_is_sent() {
+fn the_loss_of_a_torn_trace_is_reported_and_the_rest_is_sent() {
     let server = sim(Gap::from_millis(1));
     let target = format!("http://{}", server.local_addr());
     let folder = tempfile::tempdir().unwrap();
@@ -140,7 +140,7 @@ fn what_is_lost_of_a_torn_trace_is_told_and_the_rest_is_sent() {
 
 #[test]
 fn spread_batches_are_sent_between_their_ticks() {
-    let (upstream, _) = listener();
+    let (upstream, _) = recording_upstream();
     let (folder, target) = (tempfile::tempdir().unwrap(), format!("http://{}", upstream.addr));
     let planned = |name: &str, flags: &[&str]| {
         let out = folder.path().join(name);
@@ -167,7 +167,8 @@ fn spread_batches_are_sent_between_their_ticks() {
 
 #[test]
 fn a_target_for_a_model_has_its_requests_and_no_others() {
-    let ((one, one_got), (other, other_got), (rest, rest_got)) = (listener(), listener(), listener());
+    let ((one, one_got), (other, other_got), (rest, rest_got)) =
+        (recording_upstream(), recording_upstream(), recording_upstream());
     let folder = tempfile::tempdir().unwrap();
     let rows = (0..12).map(|number| {
         let model = ["gpt-4", "gpt-4o", "claude"][number % 3];
@@ -272,7 +273,7 @@ fn a_target_that_cannot_be_reached_ends_with_three() {
 }
 
 #[test]
-fn what_is_wrong_with_a_certificate_is_told_with_the_remedy() {
+fn a_certificate_error_names_the_remedy() {
     let pki = Pki::new();
     let serve = |name: &str| {
         let (cert, key) = (pki.path(&format!("{name}.pem")), pki.path(&format!("{name}.key")));
@@ -304,7 +305,7 @@ fn what_is_wrong_with_a_certificate_is_told_with_the_remedy() {
 }
 
 #[test]
-fn a_run_without_one_whole_answer_is_not_valid_and_says_where_to_look() {
+fn a_run_without_a_complete_reply_is_invalid_and_says_where_to_look() {
     let answers = [
         ("404 Not Found", "4 of 4 were answered 404; look at the path of --target"),
         ("307 Temporary Redirect", "4 of 4 were answered 307; send to where it points"),
@@ -327,7 +328,7 @@ fn a_run_without_one_whole_answer_is_not_valid_and_says_where_to_look() {
 }
 
 #[test]
-fn replies_that_are_all_cut_short_are_told_by_what_cut_them() {
+fn replies_that_are_all_truncated_are_reported_with_the_cause() {
     let server = sim(Gap::from_millis(20));
     let target = format!("http://{}", server.local_addr());
     let load = ["load", "--target", &target, "--concurrency", "2", "--requests", "4", "--osl", "50"];
@@ -370,7 +371,7 @@ fn a_server_that_answers_with_something_else_than_output_makes_a_run_not_valid()
 }
 
 #[test]
-fn a_server_of_http_2_alone_is_told_to_be_that() {
+fn a_server_that_speaks_only_http2_is_named_as_such() {
     let upstream = Upstream::start(|mut conn| {
         // It reads what is no preface, and says its settings and good-bye.
         conn.request();
@@ -384,7 +385,7 @@ fn a_server_of_http_2_alone_is_told_to_be_that() {
 }
 
 #[test]
-fn a_server_that_says_nothing_to_the_first_request_is_named_while_it_is_waited_for() {
+fn a_server_that_does_not_answer_the_first_request_is_named_during_the_wait() {
     let upstream = Upstream::start(|mut conn| while conn.request().is_some() {});
     let target = format!("http://{}", upstream.addr);
     let done = run(&["load", "--target", &target, "--rate", "5", "--requests", "1", "--timeout", "3500ms"]);
@@ -393,7 +394,7 @@ fn a_server_that_says_nothing_to_the_first_request_is_named_while_it_is_waited_f
 }
 
 #[test]
-fn a_run_whose_result_cannot_be_written_is_told_all_the_same() {
+fn a_run_whose_result_cannot_be_written_is_still_reported() {
     let server = sim(Gap::from_millis(1));
     let target = format!("http://{}", server.local_addr());
     let folder = tempfile::tempdir().unwrap();
@@ -412,19 +413,20 @@ fn a_run_whose_result_cannot_be_written_is_told_all_the_same() {
 }
 
 #[test]
-fn why_a_run_is_not_valid_is_told_where_nothing_can_be_printed() {
+fn why_a_run_is_invalid_is_reported_even_if_stdout_fails() {
     let upstream = Upstream::answering("HTTP/1.1 429 Busy\r\ncontent-length: 0\r\n\r\n");
     let target = format!("http://{}", upstream.addr);
-    let mut load = program(&["load", "--target", &target, "--concurrency", "1", "--requests", "2", "--osl", "5"]);
+    let mut load =
+        without_self_test(&["load", "--target", &target, "--concurrency", "1", "--requests", "2", "--osl", "5"]);
     load.stdout(fs::File::create("/dev/full").unwrap());
-    let done = ended(load);
+    let done = output_of(load);
     assert_eq!(done.code, Some(3), "{}", done.stderr);
     assert!(done.stderr.contains("2 of 2 were answered 429"), "{}", done.stderr);
     assert!(done.stderr.contains("error: cannot write to stdout: No space left"), "{}", done.stderr);
 }
 
 #[test]
-fn a_server_that_takes_no_connections_is_not_told_as_a_machine_that_sends_late() {
+fn a_server_that_accepts_no_connections_is_not_reported_as_a_slow_sender() {
     let (socket, address) = unused_address();
     // One connection waits to be taken, which is the one by which the server is tried; the next is not answered.
     socket.listen(0).unwrap();
@@ -458,7 +460,7 @@ fn the_first_requests_of_a_closed_load_can_be_left_out_by_their_number() {
     let all = rows(&out);
     assert_eq!((&report["summary"]["requests"], &report["summary"]["outside_window"]), (&7.into(), &5.into()));
     assert_eq!(report["summary"]["measured"]["from"], all[5].planned.unwrap(), "it opens with the sixth");
-    let read = ended(audited(&["report", out.to_str().unwrap()]));
+    let read = output_of(program(&["report", out.to_str().unwrap()]));
     assert!(
         read.stdout.contains("12 requests sent") && read.stdout.contains("requests     7 success"),
         "{}",
@@ -480,7 +482,7 @@ fn shards_that_begin_at_one_time_send_together_what_one_would() {
             let out = folder.path().join(part.to_string());
             let shard = [format!("{part}/4"), out.to_str().unwrap().to_owned()];
             let own = ["replay", MOONCAKE, "--shard", &shard[0], "--out", &shard[1]];
-            (program(&[&own[..], &flags].concat()).spawn().unwrap(), out)
+            (without_self_test(&[&own[..], &flags].concat()).spawn().unwrap(), out)
         })
         .collect();
     let mut sent = Vec::new();
@@ -509,7 +511,7 @@ fn shards_that_begin_at_one_time_send_together_what_one_would() {
     let shards = ["1", "2", "3", "4"].map(|part| folder.path().join(part));
     let [one, together] = [&shards[..1], &shards[..]].map(|shards| {
         let paths = shards.iter().map(|shard| shard.to_str().unwrap());
-        let report = ended(audited(&["report"].into_iter().chain(paths).collect::<Vec<_>>())).stdout;
+        let report = output_of(program(&["report"].into_iter().chain(paths).collect::<Vec<_>>())).stdout;
         report.lines().find(|line| line.starts_with("in flight ")).unwrap().to_owned()
     });
     assert!(one.ends_with(" at most") && together.ends_with(" at most at each source by itself"), "{together}");
@@ -572,7 +574,7 @@ fn a_first_signal_ends_with_a_valid_partial_result_and_a_second_ends_at_once() {
         let out = folder.path().join("run");
         // Replies take half a second if they may end, and hours are planned.
         let osl = if signals == 1 { "10" } else { "10000" };
-        let mut child = program(&[
+        let mut child = without_self_test(&[
             "load",
             "--target",
             &target,
@@ -621,17 +623,17 @@ fn a_first_signal_ends_with_a_valid_partial_result_and_a_second_ends_at_once() {
 }
 
 #[test]
-fn before_a_run_this_machine_is_tried_at_its_rate_and_the_result_tells_what_was_found() {
+fn the_self_test_runs_at_the_planned_rate_and_its_findings_are_in_the_result() {
     let server = sim(Gap::from_millis(1));
     let folder = tempfile::tempdir().unwrap();
     let (out, target) = (folder.path().join("run"), format!("http://{}", server.local_addr()));
     let load =
         ["load", "--target", &target, "--rate", "40", "--arrivals", "constant", "--requests", "21", "--osl", "5"];
     let load = [&load[..], &["--out", out.to_str().unwrap(), "--max-lag", "1h"]].concat();
-    let done = ended(audited(&load));
+    let done = output_of(program(&load));
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     assert!(done.stderr.contains("audit: 40 requests/s of 5 tokens, "), "{}", done.stderr);
-    let audit = &told(&out)["audit"];
+    let audit = &run_json(&out)["audit"];
     let tried = serde_json::json!({"requests_per_second": 40.0, "events_per_second": 200.0, "streams": 4.0});
     assert_eq!((&audit["probed"], &audit["planned"], audit["tokens_per_request"].as_u64()), (&tried, &tried, Some(5)));
     assert_eq!(audit["beat"], 20_000_000);
@@ -647,9 +649,9 @@ fn a_plan_of_long_replies_is_tried_with_as_many_streams_open_as_it_has() {
     let folder = tempfile::tempdir().unwrap();
     let (out, target) = (folder.path().join("run"), format!("http://{}", server.local_addr()));
     let load = ["load", "--target", &target, "--concurrency", "40", "--requests", "41", "--osl", "200"];
-    let done = ended(audited(&[&load[..], &["--out", out.to_str().unwrap(), "--max-lag", "1h"]].concat()));
+    let done = output_of(program(&[&load[..], &["--out", out.to_str().unwrap(), "--max-lag", "1h"]].concat()));
     assert_eq!(done.code, Some(0), "{}", done.stderr);
-    let audit = &told(&out)["audit"];
+    let audit = &run_json(&out)["audit"];
     // A token every 20 ms: ten replies a second of 200 tokens. Twenty of 50 tokens are tried, and so twenty are held.
     let planned = serde_json::json!({"requests_per_second": 10.0, "events_per_second": 2_000.0, "streams": 40.0});
     let tried = serde_json::json!({"requests_per_second": 20.0, "events_per_second": 2_000.0, "streams": 40.0});
@@ -663,7 +665,7 @@ fn a_strict_run_that_this_machine_cannot_carry_sends_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let (out, target) = (folder.path().join("run"), format!("http://{}", server.local_addr()));
     let load = ["load", "--target", &target, "--rate", "40", "--requests", "21", "--max-lag", "1ns"];
-    let done = ended(audited(&[&load[..], &["--strict", "--out", out.to_str().unwrap()]].concat()));
+    let done = output_of(program(&[&load[..], &["--strict", "--out", out.to_str().unwrap()]].concat()));
     assert_eq!(done.code, Some(3), "{}", done.stderr);
     assert!(
         done.stderr.contains("error: --strict: on this machine requests would be sent late, p99 "),
@@ -674,12 +676,12 @@ fn a_strict_run_that_this_machine_cannot_carry_sends_nothing() {
 }
 
 #[test]
-fn a_run_without_an_audit_says_so() {
+fn a_run_without_a_self_test_says_so() {
     let server = sim(Gap::from_millis(1));
     let folder = tempfile::tempdir().unwrap();
     let (out, target) = (folder.path().join("run"), format!("http://{}", server.local_addr()));
     let load = ["load", "--target", &target, "--rate", "40", "--requests", "3", "--max-lag", "1h"];
     let done = run(&[&load[..], &["--out", out.to_str().unwrap()]].concat());
     assert!(done.stderr.contains("no audit: nobody knows what this machine adds"), "{}", done.stderr);
-    assert_eq!(told(&out)["audit"], Value::Null);
+    assert_eq!(run_json(&out)["audit"], Value::Null);
 }

@@ -1,4 +1,4 @@
-//! A run that is watched: the admin port and the collector of a replay have its own counts, to the last one.
+//! A run with `--admin` or OTLP: its metrics agree with its summary to the last count.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,7 +21,7 @@ use streamgauge::trace_file::reader::TraceReader;
 use crate::support::captured::until;
 use crate::support::client::Client;
 use crate::support::metrics_parser;
-use crate::support::sending::{ended, program};
+use crate::support::sending::{output_of, without_self_test};
 use crate::support::upstream::Upstream;
 
 fn sim() -> RunningServer {
@@ -73,7 +73,7 @@ fn sum(page: &str, name: &str, labels: &str) -> f64 {
 }
 
 #[test]
-fn what_is_scraped_of_a_run_is_what_its_summary_says() {
+fn a_scrape_of_a_run_agrees_with_its_summary() {
     let (server, folder) = (sim(), tempfile::tempdir().unwrap());
     let trace = trace(folder.path());
     let out = folder.path().join("run");
@@ -146,7 +146,7 @@ fn what_is_scraped_of_a_run_is_what_its_summary_says() {
 }
 
 #[test]
-fn what_a_collector_gets_of_a_run_is_what_its_summary_says() {
+fn the_otlp_export_of_a_run_agrees_with_its_summary() {
     let (server, folder) = (sim(), tempfile::tempdir().unwrap());
     let bodies: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
     let kept = Arc::clone(&bodies);
@@ -203,11 +203,13 @@ fn a_terminal_gets_a_table_in_place_and_everything_else_a_line_every_ten_seconds
     let target = format!("http://{}", server.local_addr());
     let load = |duration: &str| {
         let load = ["load", "--target", &target, "--rate", "5", "--duration", duration, "--isl", "8", "--osl", "4"];
-        program(&[&load[..], &["--prompt-overhead", "0", "--max-lag", "1h", "--slo", "all: e2e<=1h"]].concat())
+        without_self_test(
+            &[&load[..], &["--prompt-overhead", "0", "--max-lag", "1h", "--slo", "all: e2e<=1h"]].concat(),
+        )
     };
     let piped = std::thread::spawn({
         let command = load("11s");
-        move || ended(command)
+        move || output_of(command)
     });
     let OpenptyResult { master, slave } = openpty(None, None).unwrap();
     let mut command = load("4s");

@@ -1,4 +1,4 @@
-//! `streamgauge load` sends what its flags say: when, how long, in which sessions, and from how many machines.
+//! `streamgauge load` sends what its flags say: times, lengths, sessions, and shares of several machines.
 
 use std::fs;
 use std::path::Path;
@@ -10,12 +10,12 @@ use serde_json::Value;
 use streamgauge::measure::time::Gap;
 use streamgauge::trace_file::row::TraceEntry;
 
-use crate::support::sending::{Done, listener, program, rows, run, sim, told};
+use crate::support::sending::{CommandOutput, recording_upstream, rows, run, run_json, sim, without_self_test};
 
 const MS: u64 = 1_000_000;
 
 /// Runs `load` with these flags, written as in a shell.
-fn load(to: std::net::SocketAddr, flags: &str, out: &Path) -> Done {
+fn load(to: std::net::SocketAddr, flags: &str, out: &Path) -> CommandOutput {
     let target = format!("http://{to}");
     let fixed = ["load", "--target", &target, "--max-lag", "1h", "--out", out.to_str().unwrap()];
     let done = run(&[&fixed[..], &flags.split_whitespace().collect::<Vec<_>>()].concat());
@@ -29,7 +29,7 @@ fn lengths(rows: &[TraceEntry]) -> Vec<(u64, u64)> {
 
 #[test]
 fn stages_and_ramps_are_sent_at_their_rates() {
-    let (upstream, _) = listener();
+    let (upstream, _) = recording_upstream();
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
     let flags = "--stages 10@500ms,0..80@1s,20@250ms --arrivals constant --isl 4 --osl 1 --prompt-overhead 0";
@@ -50,7 +50,7 @@ fn stages_and_ramps_are_sent_at_their_rates() {
 
 #[test]
 fn lengths_come_from_a_mix_or_a_file() {
-    let (upstream, bodies) = listener();
+    let (upstream, bodies) = recording_upstream();
     let folder = tempfile::tempdir().unwrap();
     let sent = |name: &str, flags: &str| {
         let out = folder.path().join(name);
@@ -83,7 +83,7 @@ fn lengths_come_from_a_mix_or_a_file() {
 }
 
 #[test]
-fn a_conversation_goes_on_a_pause_after_each_answer() {
+fn a_conversation_continues_a_pause_after_each_answer() {
     let server = sim(Gap::from_millis(2));
     for (how, turns) in [("--rate 20 --arrivals constant", 3), ("--concurrency 2", 4)] {
         let folder = tempfile::tempdir().unwrap();
@@ -143,7 +143,7 @@ fn warm_prefixes_are_in_the_cache_before_the_first_request() {
             "--rate 50 --arrivals constant --requests 9 --isl 400 --osl 2 --shared-prefix 320 --prefix-groups 3 {flags}"
         );
         let done = load(server.local_addr(), &flags, &out);
-        assert_eq!(told(&out)["sent"], 9, "what warms is no part of the run");
+        assert_eq!(run_json(&out)["sent"], 9, "what warms is no part of the run");
         let cached: Vec<bool> = rows(&out).iter().map(|row| row.prompt.cached >= Some(304)).collect();
         (cached, done.stderr)
     };
@@ -171,13 +171,13 @@ fn recorded(out: &Path) -> Vec<(String, Histogram<u64>)> {
 
 #[test]
 fn four_processes_of_a_job_send_what_one_would_and_their_histograms_merge_to_its() {
-    let (upstream, bodies) = listener();
+    let (upstream, bodies) = recording_upstream();
     let folder = tempfile::tempdir().unwrap();
     let target = format!("http://{}", upstream.addr);
     let flags = "--rate 40 --requests 60 --turns 2 --think 20ms --mix code --prompt-overhead 0 --max-lag 1h";
     let args = |out: &Path, more: &[&str]| {
         let fixed = ["load", "--target", &target, "--out", out.to_str().unwrap()];
-        program(&[&fixed[..], more, &flags.split(' ').collect::<Vec<_>>()].concat())
+        without_self_test(&[&fixed[..], more, &flags.split(' ').collect::<Vec<_>>()].concat())
     };
     let alone = folder.path().join("one");
     assert!(args(&alone, &[]).output().unwrap().status.success());
@@ -232,7 +232,7 @@ fn four_processes_of_a_job_send_what_one_would_and_their_histograms_merge_to_its
 
     // And a report of all four has every request once.
     let paths: Vec<&str> = outs.iter().map(|out| out.to_str().unwrap()).collect();
-    let mut report = crate::support::sending::audited(&[&["report", "--json"], &paths[..]].concat());
+    let mut report = crate::support::sending::program(&[&["report", "--json"], &paths[..]].concat());
     let report: Value = serde_json::from_slice(&report.output().unwrap().stdout).unwrap();
     let text = report.to_string();
     assert!(text.contains("\"success\":60"), "{text}");
@@ -240,12 +240,12 @@ fn four_processes_of_a_job_send_what_one_would_and_their_histograms_merge_to_its
 
 #[test]
 fn shards_leave_out_together_the_requests_that_one_would() {
-    let (upstream, _) = listener();
+    let (upstream, _) = recording_upstream();
     let folder = tempfile::tempdir().unwrap();
     let measured = |name: &str, more: &str| {
         let out = folder.path().join(name);
         load(upstream.addr, &format!("--rate 40 --requests 13 --prompt-overhead 0 --warmup 5req {more}"), &out);
-        let summary = told(&out)["summary"].clone();
+        let summary = run_json(&out)["summary"].clone();
         (summary["measured"]["from"].as_u64().unwrap(), summary["outside_window"].as_u64().unwrap())
     };
     let (one, first, second) =
@@ -255,13 +255,22 @@ fn shards_leave_out_together_the_requests_that_one_would() {
 }
 
 #[test]
-fn a_job_without_a_number_is_told_so() {
+fn a_job_without_an_index_is_rejected() {
     let of = |index: Option<&str>| {
-        let mut command =
-            program(&["load", "--target", "http://127.0.0.1:9", "--rate", "1", "--requests", "1", "--shard", "job/4"]);
+        let mut command = without_self_test(&[
+            "load",
+            "--target",
+            "http://127.0.0.1:9",
+            "--rate",
+            "1",
+            "--requests",
+            "1",
+            "--shard",
+            "job/4",
+        ]);
         command.env_remove("JOB_COMPLETION_INDEX");
         index.map(|index| command.env("JOB_COMPLETION_INDEX", index));
-        crate::support::sending::ended(command)
+        crate::support::sending::output_of(command)
     };
     let none = of(None);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! The load is open: when a request is sent the trace says, and a server that stalls changes latencies and nothing else.
+//! The load is open-loop: the trace decides when requests are sent, and a stalled server changes only latencies.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};

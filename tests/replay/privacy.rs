@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::support::captured::event;
 use crate::support::privacy::assert_silent;
-use crate::support::sending::{audited, ended, program};
+use crate::support::sending::{output_of, program, without_self_test};
 use crate::support::upstream::{Conn, Upstream};
 
 /// A server whose replies are whole, errors and no HTTP by turns.
@@ -64,9 +64,9 @@ fn secrets_of_a_load_are_in_no_file_output_or_error() {
         "SECRET_OF_A_TEST",
     ];
     let more = ["--out-format", "aiperf,vllm", "--server-metrics", &target, "--slo", "a: ttft<=1h", "--max-lag", "1h"];
-    let mut command = program(&[&load[..], &secret, &more].concat());
+    let mut command = without_self_test(&[&load[..], &secret, &more].concat());
     command.env("SECRET_OF_A_TEST", "canary7f3a-key");
-    let done = ended(command);
+    let done = output_of(command);
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     let posted = upstream.heads().into_iter().filter(|head| head.starts_with("POST "));
     for head in posted {
@@ -89,7 +89,7 @@ fn secrets_of_a_load_are_in_no_file_output_or_error() {
         [raw, plain].iter().for_each(|bytes| assert_silent(bytes, &file.display().to_string()));
     }
     for format in ["--json", "--csv", "--markdown", "--html", "--plain"] {
-        let report = ended(audited(&["report", run, "--by", "model,status,server", "--slice", "1s", format]));
+        let report = output_of(program(&["report", run, "--by", "model,status,server", "--slice", "1s", format]));
         assert_eq!(report.code, Some(0), "{}", report.stderr);
         assert_silent(&report.stdout, format);
     }
@@ -101,7 +101,7 @@ fn secrets_of_a_load_are_in_no_file_output_or_error() {
         ["--server-metrics", "http://canary7f3a@host"],
     ] {
         let args = ["load", "--target", &target, "--rate", "1", "--requests", "1", "--out", run];
-        let done = ended(program(&[&args[..], &wrong].concat()));
+        let done = output_of(without_self_test(&[&args[..], &wrong].concat()));
         assert_eq!(done.code, Some(2), "{wrong:?}: {}", done.stderr);
         assert_silent(&done.stderr, "an error");
     }

@@ -1,5 +1,5 @@
-//! Prompts are as long as planned by the count of the server: exactly where its `/tokenize` tells which words are one
-//! token, on average where only its `usage` says how it counts, and the result says which.
+//! Prompts have the planned length by the server's count: exactly with `/tokenize`, on average with `usage` alone; the
+//! result says which.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::support::sending::{Done, rows, run, told};
+use crate::support::sending::{CommandOutput, rows, run, run_json};
 use crate::support::upstream::{Conn, Request, Upstream, field};
 
 /// What a server adds to every prompt.
@@ -100,7 +100,7 @@ fn three_for_two(text: &str) -> u64 {
 }
 
 /// Sends rows of so many tokens and these blocks of 64 tokens, one after the other.
-fn sent(target: &str, out: &Path, lengths: &[(u64, &[u64])], more: &[&str]) -> (Done, Value) {
+fn sent(target: &str, out: &Path, lengths: &[(u64, &[u64])], more: &[&str]) -> (CommandOutput, Value) {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace.jsonl");
     let blocks = json!({"size": 64, "unit": "tokens", "last": "kept", "ids": "chained", "scope": "trace"});
@@ -111,7 +111,7 @@ fn sent(target: &str, out: &Path, lengths: &[(u64, &[u64])], more: &[&str]) -> (
     let fixed = ["replay", trace.to_str().unwrap(), "--target", target, "--out", out.to_str().unwrap()];
     let done = run(&[&fixed[..], &["--as-fast-as-possible", "--concurrency", "1"], more].concat());
     assert_eq!(done.code, Some(0), "{}", done.stderr);
-    (done, told(out))
+    (done, run_json(out))
 }
 
 fn shared(a: &str, b: &str) -> usize {
@@ -147,7 +147,7 @@ fn where_a_word_is_more_than_a_token_prompts_have_so_many_words_fewer_and_share_
 }
 
 #[test]
-fn where_words_differ_prompts_are_as_long_as_planned_on_average_and_the_result_tells_how_far_off() {
+fn prompts_of_uneven_words_match_the_plan_on_average_and_the_result_has_the_deviation() {
     let server = Server::start(usage(|word| without('a', word)), not_found);
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
@@ -260,7 +260,7 @@ fn words_for_several_models_are_one_token_at_each() {
 }
 
 #[test]
-fn each_models_server_is_asked_how_it_counts() {
+fn each_models_server_is_probed_for_its_token_counts() {
     let (one, other) =
         (Server::start(three_for_two, not_found), Server::start(|text| 2 + 2 * words(text).count() as u64, not_found));
     let folder = tempfile::tempdir().unwrap();
@@ -276,7 +276,7 @@ fn each_models_server_is_asked_how_it_counts() {
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     assert_eq!(one.last(3).iter().map(|prompt| words(prompt).count()).collect::<Vec<_>>(), [198; 3], "297 of 3 for 2");
     assert_eq!(other.last(3).iter().map(|prompt| words(prompt).count()).collect::<Vec<_>>(), [150; 3], "300 of 2");
-    let told = &told(&out);
+    let told = &run_json(&out);
     let (words, others) = (&told["prompt_words"], &told["prompt_words"]["other_models"]);
     assert_eq!((&told["prompt_overhead"], &words["tokens_per_word"]), (&ADDED.into(), &1.5.into()));
     assert_eq!(
@@ -288,7 +288,7 @@ fn each_models_server_is_asked_how_it_counts() {
 }
 
 #[test]
-fn a_tokenize_that_says_nothing_of_use_changes_nothing_and_holds_nothing_up() {
+fn a_useless_tokenize_endpoint_changes_and_delays_nothing() {
     const LENGTHS: [(u64, &[u64]); 2] = [(65, &[]), (305, &[1, 2])];
     let with = |tokenize: fn(&mut Conn, &Request) -> bool| {
         // Tokens of its own are one for each word, whatever it says of them.
@@ -329,7 +329,7 @@ fn a_tokenize_that_says_nothing_of_use_changes_nothing_and_holds_nothing_up() {
 }
 
 #[test]
-fn words_that_are_too_few_are_told_of_and_counted_by_usage() {
+fn too_few_single_token_words_are_reported_and_counted_by_usage() {
     let pieces: Pieces = |word| if word == "the" { vec![1] } else { word.bytes().map(u64::from).collect() };
     let server = Server::start(usage(pieces), form("vllm", pieces));
     let folder = tempfile::tempdir().unwrap();
@@ -351,7 +351,7 @@ fn a_tokenize_that_its_usage_gives_the_lie_to_is_not_called_exact() {
 }
 
 #[test]
-fn with_an_overhead_that_is_given_the_server_is_asked_nothing() {
+fn with_a_given_overhead_no_probe_is_sent() {
     let server = Server::start(three_for_two, form("vllm", |word| without('e', word)));
     let folder = tempfile::tempdir().unwrap();
     let (_, told) =

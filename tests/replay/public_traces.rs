@@ -1,5 +1,4 @@
-//! Whole public traces, replayed against the simulated server: every request is sent at its moment, every length is
-//! exact, every prefix is shared, and every pause is kept.
+//! Whole public traces against the simulated server: every send time, length, shared prefix and pause is exact.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -60,7 +60,7 @@ fn lengths_are_exact_at_a_server_that_counts_them() {
 }
 
 #[test]
-fn rows_are_in_the_file_while_the_run_goes_on() {
+fn rows_are_written_during_the_run() {
     let upstream = Upstream::answering(format!("{STREAM}0\r\n\r\n"));
     let folder = tempfile::tempdir().unwrap();
     let output = RunOutput::new(folder.path(), TraceHeader::new("test")).unwrap();
@@ -125,7 +125,7 @@ fn every_request_is_accounted_for_whatever_becomes_of_it() {
 }
 
 #[test]
-fn what_a_server_says_before_it_has_read_the_request_is_its_answer() {
+fn a_reply_before_the_whole_request_is_read_is_the_answer() {
     let upstream = Upstream::start(|mut conn| {
         conn.head();
         conn.send("HTTP/1.1 413 Content Too Large\r\ncontent-length: 0\r\n\r\n");
@@ -157,7 +157,7 @@ fn a_target_that_is_not_there_fails_every_request_and_no_other() {
 }
 
 #[test]
-fn a_row_tells_how_the_bytes_of_the_request_and_of_the_reply_went() {
+fn a_row_has_the_bytes_reads_and_times_of_its_transfer() {
     let (report, sizes) = reports();
     let upstream = Upstream::start(move |mut conn| {
         let Some(request) = conn.request() else { return };

@@ -1,5 +1,4 @@
-//! `--server-metrics`: what a server says of itself is beside the records, at the right time, and a page that is slow, large
-//! or not there stops nothing.
+//! `--server-metrics`: scrapes are aligned with the records, and a slow, large or missing page stops nothing.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -60,7 +59,7 @@ fn own(server: SocketAddr, name: &str) -> f64 {
 }
 
 #[test]
-fn what_the_server_says_is_beside_the_records_at_their_time_and_to_the_token() {
+fn server_metrics_match_the_records_in_time_and_tokens() {
     // Two are worked on at a time, and each takes two seconds: at the first second two run and one waits, at the third
     // the last one runs.
     let server = sim(Gap::from_millis(20), 2);
@@ -124,7 +123,7 @@ fn what_the_server_says_is_beside_the_records_at_their_time_and_to_the_token() {
 }
 
 #[test]
-fn a_page_that_is_not_there_is_told_once_and_stops_nothing() {
+fn a_missing_metrics_page_is_reported_once_and_stops_nothing() {
     let server = sim(Gap::from_millis(10), 8);
     let (folder, address) = (tempfile::tempdir().unwrap(), server.local_addr());
     let out = folder.path().join("run");

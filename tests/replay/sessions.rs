@@ -1,4 +1,4 @@
-//! A live session says again what the server really answered; what was answered is in no file and no output.
+//! A live session repeats the server's real answers in later turns; no file and no output contains them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use streamgauge::trace_file::row::{PromptShape, TraceEntry, TraceHeader};
 
-use crate::support::sending::{Done, rows, run, told};
+use crate::support::sending::{CommandOutput, rows, run, run_json};
 use crate::support::upstream::Upstream;
 
 /// What every answer says, and no prompt of ours.
@@ -66,7 +66,7 @@ fn server(answers: impl Fn(usize) -> bool + Send + Sync + 'static) -> (Upstream,
 }
 
 /// Runs a verb with these flags into a folder, and sees that nothing of an answer is anywhere.
-fn sent(args: &str, to: &Upstream, out: &std::path::Path) -> Done {
+fn sent(args: &str, to: &Upstream, out: &std::path::Path) -> CommandOutput {
     let target = format!("http://{}", to.addr);
     let fixed = ["--target", &target, "--max-lag", "1h", "--out", out.to_str().unwrap(), "--out-format", "aiperf,vllm"];
     let done = run(&[&args.split(' ').collect::<Vec<_>>()[..], &fixed].concat());
@@ -131,12 +131,12 @@ fn repeats(more: &str) {
     }
     let wanted = [(0, 20), (1, 42 + ROLE), (2, 64), (3, 86)].map(|(turn, tokens)| (turn, vec![tokens; 3]));
     assert_eq!(lengths.into_iter().collect::<Vec<_>>(), wanted);
-    assert_eq!(told(&out)["summary"]["later_turns"], json!({"verbatim": 9, "synthesized": 0}));
+    assert_eq!(run_json(&out)["summary"]["later_turns"], json!({"verbatim": 9, "synthesized": 0}));
     assert!(done.stdout.contains("9 with the real answers before them, 0 with words instead"), "{}", done.stdout);
 }
 
 #[test]
-fn a_plain_prompt_goes_on_where_the_answer_ended() {
+fn a_plain_prompt_continues_the_answer() {
     let (upstream, bodies) = server(|_| true);
     let folder = tempfile::tempdir().unwrap();
     let load =
@@ -164,7 +164,7 @@ fn without_an_answer_the_past_is_words_and_begins_anew() {
     let messages: Vec<usize> =
         bodies.lock().unwrap().iter().map(|body| body["messages"].as_array().unwrap().len()).collect();
     assert_eq!(messages, [1, 3, 1, 3]);
-    assert_eq!(told(&out)["summary"]["later_turns"], json!({"verbatim": 2, "synthesized": 1}));
+    assert_eq!(run_json(&out)["summary"]["later_turns"], json!({"verbatim": 2, "synthesized": 1}));
     // As long as planned all the same: 64 tokens of words.
     let lengths: Vec<u64> = rows(&out).iter().map(|row| row.prompt.tokens.unwrap()).collect();
     assert_eq!(lengths[2], 64);
@@ -191,7 +191,7 @@ fn trace(folder: &std::path::Path) -> String {
 }
 
 #[test]
-fn a_replay_says_it_again_where_the_trace_does_and_timed_sessions_never_do() {
+fn a_live_replay_continues_conversations_and_a_timed_one_sends_single_prompts() {
     let folder = tempfile::tempdir().unwrap();
     let trace = trace(folder.path());
     for (pace, wanted) in [("live", [1, 3, 1, 3]), ("timed", [1; 4])] {

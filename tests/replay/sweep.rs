@@ -1,4 +1,4 @@
-//! `streamgauge sweep` as it is typed, against the simulated server: levels, search, matrix, two targets, going on.
+//! `streamgauge sweep` against the simulated server: levels, search, matrix, two targets, resumption.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,19 +15,19 @@ use streamgauge::measure::time::Gap;
 use streamgauge::sim::{CostModel, RunningServer, SimOptions, SimServer};
 use streamgauge::trace_file::reader::TraceReader;
 
-use crate::support::sending::{Done, audited as program, ended};
+use crate::support::sending::{CommandOutput, output_of, program};
 use crate::support::upstream::Upstream;
 
 /// A whole answer of one token.
 const ANSWER: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\n\
                       data: [DONE]\n\n";
 
-fn run(args: &[&str]) -> Done {
-    ended(program(args))
+fn run(args: &[&str]) -> CommandOutput {
+    output_of(program(args))
 }
 
 /// A sweep of short requests that this machine can be as late with as it likes.
-fn sweep(target: &str, out: &Path, args: &[&str]) -> Done {
+fn sweep(target: &str, out: &Path, args: &[&str]) -> CommandOutput {
     run(&line(target, out, args))
 }
 
@@ -116,7 +116,7 @@ fn listed_levels_are_run_once_and_reported_the_same_by_report() {
 }
 
 #[test]
-fn the_exit_code_says_whether_levels_were_good_valid_and_reachable() {
+fn the_exit_code_reports_bad_invalid_and_unreachable_levels() {
     let (server, target) = sim(1, 64);
     let (folder, out) = place();
     let short = ["--concurrencies", "1", "--requests", "5"];
@@ -142,7 +142,7 @@ fn the_help_states_the_default_duration_of_a_level() {
 }
 
 #[test]
-fn what_makes_no_sense_is_told_before_anything_is_sent() {
+fn invalid_flags_are_rejected_before_anything_is_sent() {
     let (_folder, out) = place();
     let said = |args: &[&str]| {
         let done = sweep("http://127.0.0.1:9", &out, args);
@@ -198,7 +198,7 @@ fn the_limit_is_found_below_a_level_that_is_saturated() {
 }
 
 #[test]
-fn no_level_above_the_end_of_a_range_is_looked_for_where_doubling_does_not_meet_it() {
+fn the_search_stays_within_its_range() {
     let (_server, target) = sim(1, 64);
     let (_folder, out) = place();
     let args = ["--concurrencies", "2..3", "--find-max", "e2e.p50<=1h", "--requests", "10", "--sustain", "1s"];
@@ -236,7 +236,7 @@ fn a_limit_on_itl_is_one_on_all_gaps_and_ends_the_search_where_they_grow_too_lon
 }
 
 #[test]
-fn where_no_level_is_good_enough_the_exit_code_says_so() {
+fn the_exit_code_reports_that_no_level_meets_the_slo() {
     let (_server, target) = sim(1, 64);
     let (_folder, out) = place();
     let args = ["--find-max", "e2e.p90<=1ns", "--concurrencies", "1", "--requests", "40"];
@@ -268,7 +268,7 @@ fn rows_of_a_matrix_are_levels_with_flags_of_their_own_and_warm_prefixes() {
 }
 
 #[test]
-fn two_targets_take_turns_and_their_difference_is_told_for_each_pass() {
+fn two_targets_take_turns_and_each_pass_reports_their_difference() {
     let ((_slow, slow), (_fast, fast)) = (sim(40, 64), sim(5, 64));
     let (_folder, out) = place();
     let args = ["--versus", &fast, "--concurrencies", "1", "--requests", "5"];
@@ -336,7 +336,7 @@ fn a_trace_is_sent_at_each_rate() {
 }
 
 #[test]
-fn a_sweep_that_is_stopped_keeps_what_is_done_and_goes_on() {
+fn a_stopped_sweep_keeps_its_runs_and_resumes() {
     let (_server, target) = sim(1, 64);
     let (_folder, out) = place();
     let args = ["--concurrencies", "1,2", "--duration", "2s"];
@@ -391,7 +391,7 @@ fn what_was_not_valid_is_made_again_when_a_sweep_is_started_again() {
 }
 
 #[test]
-fn a_sweep_that_waits_for_a_server_that_says_nothing_stops_when_asked() {
+fn a_sweep_that_waits_for_a_silent_server_stops_at_a_signal() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let target = format!("http://{}", silent.local_addr().unwrap());
     let (_folder, out) = place();

@@ -443,7 +443,7 @@ fn measure_is_pure_and_names_what_it_uses() {
 }
 
 #[test]
-fn only_the_clock_asks_for_time() {
+fn only_the_clock_reads_the_time() {
     for breach in ["fn f() { let _ = Instant::now(); }", "fn f(t: Instant) { t.elapsed(); }", "use tokio::time::sleep;"]
     {
         assert_eq!(os_time(&[Source::new("src/sim/engine_driver.rs", breach)]).len(), 1, "{breach}");

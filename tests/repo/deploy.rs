@@ -1,7 +1,7 @@
-//! `dashboards/` and `deploy/` fit the program: what they start, it takes; what they point at is there.
+//! `dashboards/` and `deploy/` fit the program: it accepts the commands that they start, and their targets exist.
 //!
-//! `tests/deploy/run` has what needs Prometheus, Grafana's types or Kubernetes' schemas, and `tests/real/dashboard.rs` asks
-//! the board's queries.
+//! `tests/deploy/run` has what needs Prometheus, Grafana's types or Kubernetes' schemas. `tests/real/dashboard.rs` runs
+//! the queries of the board.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -73,7 +73,7 @@ fn the_board_fills_its_24_columns_without_overlaps_or_holes() {
 }
 
 #[test]
-fn every_panel_says_what_its_number_is_in_which_unit_and_of_which_data_source() {
+fn every_panel_has_a_description_a_unit_and_a_data_source() {
     let board = board();
     for panel in panels(&board) {
         let title = panel["title"].as_str().unwrap();
@@ -209,7 +209,7 @@ fn the_sidecar_takes_the_port_of_vllm_and_everything_points_at_the_right_one() {
 }
 
 #[test]
-fn neither_our_service_nor_anybodys_gives_vllm_a_variable_of_its_own() {
+fn no_service_link_collides_with_a_variable_of_vllm() {
     let documents = documents(SIDECAR);
     let clashes = |variables: &BTreeMap<String, String>| {
         let clash = |name: &&String| ["VLLM_", "STREAMGAUGE_"].iter().any(|prefix| name.starts_with(prefix));

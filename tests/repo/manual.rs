@@ -291,7 +291,7 @@ fn the_front_page_is_short_and_leads_to_every_chapter() {
 }
 
 #[test]
-fn a_wildcard_stands_for_what_it_says_and_no_more() {
+fn a_wildcard_matches_lines_or_a_rest_and_no_more() {
     assert!(fits(&["a", "b", "c"], &["a", "…"]) && fits(&["a", "b", "c"], &["…", "c"]) && fits(&["abc"], &["ab…"]));
     assert!(!fits(&["a", "b"], &["a"]) && !fits(&["a"], &["a", "b"]) && !fits(&["a", "b"], &["…", "c"]));
     assert!(!fits(&["ab"], &["a"]) && !fits(&[], &["a…"]));

@@ -1,4 +1,4 @@
-//! Every place that names a metric names one of the catalog's, and dashboards/README.md lists them all.
+//! Every file that names a metric names one of the catalog, and dashboards/README.md lists all of them.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,4 @@
-//! A Rust file as its tokens: comments and text cannot be mistaken for code, and what is only compiled for tests is left
-//! out.
+//! A Rust file as tokens, without comments, text and code for tests.
 
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 

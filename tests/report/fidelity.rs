@@ -1,4 +1,4 @@
-//! How true a run was to its plan: every figure against one worked out by hand, and a whole replay.
+//! Fidelity of a run to its plan: figures worked out by hand, and a whole replay.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -199,7 +199,7 @@ fn what_had_no_plan_has_no_fidelity_and_a_closed_loop_none_of_its_arrivals() {
 }
 
 #[test]
-fn production_stands_beside_the_run_that_was_made_from_it() {
+fn fidelity_shows_production_next_to_its_replay() {
     let folder = tempfile::tempdir().unwrap();
     let told = json!({"trace_window": {"from": 5_000 * MS, "to": 7_000 * MS}, "trace_digest": "blake3:00"});
     let path = run(&folder.path().join("run"), &four(), &told);
@@ -262,7 +262,7 @@ fn trace() -> Vec<TraceEntry> {
 }
 
 #[test]
-fn a_replay_tells_how_true_it_was() {
+fn a_replay_reports_its_fidelity() {
     let cost = CostModel { prefill_per_second: 50_000_000, step_base: Gap::from_millis(10), ..CostModel::default() };
     let options = SimOptions { cost, ..SimOptions::default() };
     let server = SimServer::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap();

@@ -1,4 +1,4 @@
-//! `--out-format` and `histograms.hlog`: field for field what the other tool writes, and the numbers of the records.
+//! `--out-format` and `histograms.hlog`: the other tool's fields with the values of the records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -318,7 +318,7 @@ fn the_histogram_log_has_every_time_of_the_records_and_merges() {
 }
 
 #[test]
-fn a_run_says_of_itself_what_a_report_says_of_its_records() {
+fn the_summary_of_a_run_is_what_report_makes_of_its_records() {
     let folder = tempfile::tempdir().unwrap();
     run(&folder.path().join("run"));
     let told = json(&text(&folder.path().join("run/run.json")))["summary"].clone();

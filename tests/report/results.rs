@@ -157,7 +157,7 @@ fn every_number_is_that_of_the_records() {
 }
 
 #[test]
-fn each_tools_definitions_give_what_that_tool_would_have_said() {
+fn each_tools_definitions_give_that_tools_results() {
     // (whose, metric, the values of the two streams and the whole answer)
     // By GuideLLM's a request of seven tokens has as many, and its mean gap six times.
     let tpot_of_guidellm = [[220.0 / 7.0; 7].as_slice(), &[125.0; 2], &[100.0; 4]].concat();
@@ -219,7 +219,7 @@ fn goodput_is_judged_now_and_from_the_planned_moment() {
 }
 
 #[test]
-fn an_answer_that_came_whole_where_a_stream_was_asked_for_has_no_ttft_to_judge() {
+fn a_whole_answer_to_a_streaming_request_has_no_ttft() {
     let folder = tempfile::tempdir().unwrap();
     let mut whole = success(0, 0, 1, 100, &[]);
     (whole.timing.first_token, whole.timing.first_output) = (None, None);
@@ -248,7 +248,7 @@ fn slices_and_groups_have_the_figures_of_their_requests() {
 }
 
 #[test]
-fn the_percentiles_are_those_that_were_asked_for() {
+fn the_percentiles_are_the_requested_ones() {
     let itl = &report(&["--percentiles", "0,90,99.99,100"])["metrics"]["itl"];
     let keys: Vec<&str> = itl.as_object().unwrap().keys().map(String::as_str).collect();
     assert!(["p0", "p90", "p99.99", "p100"].iter().all(|key| keys.contains(key)) && !keys.contains(&"p50"), "{keys:?}");
@@ -291,7 +291,7 @@ fn warned(rows: &[TraceEntry], told: &Value) -> Vec<String> {
 }
 
 #[test]
-fn every_doubt_is_told_and_none_without_reason() {
+fn every_warning_has_its_cause_and_none_comes_without() {
     let warm = json!({"audit": {}, "summary": {"measured": {"from": 1}}});
     let steady = |count: u64| -> Vec<TraceEntry> {
         let row = |at: u64| success(at * 10 + 1, at * 10 + 1, 100, 300, &[(20, Some(1)); 10]);
@@ -397,7 +397,7 @@ fn whether_requests_were_sent_late_does_not_hang_on_the_percentiles_that_are_sho
 }
 
 #[test]
-fn what_the_runs_say_of_their_requests_is_added_up() {
+fn the_counts_of_runs_are_summed() {
     let folder = tempfile::tempdir().unwrap();
     let told = |shard: u8| {
         let summary = json!({"held_back": 2, "errors": {"closed": 1, "reset": 1}});
@@ -449,7 +449,7 @@ fn a_run_json_from_before_1_0_is_reported_with_the_same_figures() {
 }
 
 #[test]
-fn the_exit_code_says_whether_goodput_was_enough() {
+fn the_exit_code_reports_too_little_goodput() {
     let folder = tempfile::tempdir().unwrap();
     let slos = json!({"slos": ["x: ttft<=150ms"]});
     let path = run(&folder.path().join("run"), &four(), 0, &slos);
@@ -498,7 +498,7 @@ fn what_cannot_be_read_is_named_with_the_remedy() {
 }
 
 #[test]
-fn every_format_tells_the_same() {
+fn all_formats_agree() {
     let folder = tempfile::tempdir().unwrap();
     let path = run(&folder.path().join("run"), &four(), 0, &json!({}));
     let shown = |args: &[&str]| streamgauge(&[&path], args).stdout;

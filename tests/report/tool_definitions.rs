@@ -1,5 +1,4 @@
-//! `report --definitions` against the tools themselves: from the records that a tool wrote of its run, our formulas make
-//! the summary that it wrote of the same run.
+//! `report --definitions`: from a tool's own records, our formulas compute the summary that the tool wrote of that run.
 
 use std::fs;
 use std::path::Path;
@@ -270,7 +269,7 @@ fn guidellm_counts_a_request_as_often_as_it_has_tokens() {
 }
 
 #[test]
-fn sglang_takes_what_was_asked_for_where_the_server_sent_no_count() {
+fn sglang_counts_the_requested_tokens_if_the_server_sent_no_count() {
     let asked = |source| {
         let mut row = reply(7, 4);
         (row.output_source, row.params.max_tokens) = (Some(source), Some(16));

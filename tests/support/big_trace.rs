@@ -1,5 +1,5 @@
-//! A trace of any size that nobody keeps: the rows of Mooncake's first five minutes again and again, later each time and
-//! with ids of their own.
+//! A trace of any size that is generated while it is read: rows of Mooncake's first five minutes, repeated at later
+//! times with new block ids.
 
 use std::io::{self, Read, Write as _};
 

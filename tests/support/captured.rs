@@ -1,4 +1,4 @@
-//! A proxy that captures, in this process or in one of its own, and what it has written.
+//! A proxy that captures, in this process or in one of its own, and the rows that it wrote.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
@@ -67,37 +67,37 @@ pub fn page(proxy: &TestProxy, path: &str) -> String {
 }
 
 /// A proxy in a process of its own: its memory, limits and signals are not those of the tests.
-pub struct Run {
+pub struct RunningProxy {
     pub child: Child,
     pub listen: SocketAddr,
     pub admin: SocketAddr,
     /// What it has logged. While this is held nobody reads more of it.
-    pub said: Arc<Mutex<String>>,
+    pub log: Arc<Mutex<String>>,
     reader: Option<JoinHandle<()>>,
 }
 
 /// A proxy that captures into `folder`, with these arguments besides.
-pub fn run(upstream: SocketAddr, folder: &Path, more: &[&str]) -> Run {
+pub fn run(upstream: SocketAddr, folder: &Path, more: &[&str]) -> RunningProxy {
     run_under(&[], upstream, folder, more)
 }
 
 /// The same, started by another program: `under` is that and its arguments.
-pub fn run_under(under: &[&str], upstream: SocketAddr, folder: &Path, more: &[&str]) -> Run {
+pub fn run_under(under: &[&str], upstream: SocketAddr, folder: &Path, more: &[&str]) -> RunningProxy {
     run_to(&format!("http://{upstream}"), under, folder, more)
 }
 
 /// The same, in front of a URL.
-pub fn run_to(upstream: &str, under: &[&str], folder: &Path, more: &[&str]) -> Run {
+pub fn run_to(upstream: &str, under: &[&str], folder: &Path, more: &[&str]) -> RunningProxy {
     let capture = format!("--capture={}", folder.display());
     start(upstream, under, &[&[&*capture], more].concat())
 }
 
 /// A proxy that captures nothing.
-pub fn run_without_capture(upstream: SocketAddr, more: &[&str]) -> Run {
+pub fn run_without_capture(upstream: SocketAddr, more: &[&str]) -> RunningProxy {
     start(&format!("http://{upstream}"), &[], more)
 }
 
-fn start(upstream: &str, under: &[&str], more: &[&str]) -> Run {
+fn start(upstream: &str, under: &[&str], more: &[&str]) -> RunningProxy {
     let mut words = under.iter().copied().chain([env!("CARGO_BIN_EXE_streamgauge")]);
     let mut command = Command::new(words.next().unwrap());
     command.args(words).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
@@ -119,10 +119,10 @@ fn start(upstream: &str, under: &[&str], more: &[&str]) -> Run {
         let port: String = rest.chars().take_while(char::is_ascii_digit).collect();
         format!("127.0.0.1:{port}").parse().unwrap()
     };
-    Run { listen: address("listen"), admin: address("admin"), child, said, reader: Some(reader) }
+    RunningProxy { listen: address("listen"), admin: address("admin"), child, log: said, reader: Some(reader) }
 }
 
-impl Run {
+impl RunningProxy {
     pub fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().try_into().unwrap())
     }
@@ -139,8 +139,8 @@ impl Run {
     }
 
     /// What it has logged.
-    pub fn said(&self) -> String {
-        self.said.lock().unwrap().clone()
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
     }
 
     pub fn page(&self, path: &str) -> String {
@@ -179,7 +179,7 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-impl Drop for Run {
+impl Drop for RunningProxy {
     fn drop(&mut self) {
         let _ended = self.child.kill().and_then(|()| self.child.wait()).is_ok();
     }

@@ -1,4 +1,4 @@
-//! A client that writes what it is told and shows what came back, byte for byte.
+//! A client that writes given bytes and returns the response byte for byte.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! HTTP/2 written by hand: what no well-behaved library would send.
+//! HTTP/2 frames by hand, for what no library sends.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -106,13 +106,13 @@ impl Frames {
 }
 
 /// Reads up to the first request on a connection to an upstream; its stream.
-pub fn asked(conn: &mut Conn) -> u32 {
+pub fn read_request(conn: &mut Conn) -> u32 {
     conn.exactly(PREFACE.len());
-    asked_next(conn)
+    read_next_request(conn)
 }
 
 /// Reads up to the head of the next request; its stream.
-pub fn asked_next(conn: &mut Conn) -> u32 {
+pub fn read_next_request(conn: &mut Conn) -> u32 {
     loop {
         let frame = next(conn);
         if frame.kind == HEADERS {
@@ -122,7 +122,7 @@ pub fn asked_next(conn: &mut Conn) -> u32 {
 }
 
 /// Reads up to the next request whose end comes; its stream and its body.
-pub fn asked_whole(conn: &mut Conn) -> (u32, Vec<u8>) {
+pub fn read_whole_request(conn: &mut Conn) -> (u32, Vec<u8>) {
     let mut body = Vec::new();
     loop {
         let frame = next(conn);

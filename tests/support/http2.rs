@@ -154,11 +154,11 @@ pub fn request(
 }
 
 /// A connection in clear that stays open, on a thread of its own.
-pub struct Lasting {
+pub struct KeptConnection {
     requests: tokio::sync::mpsc::Sender<(Request<Bytes>, tokio::sync::oneshot::Receiver<()>)>,
 }
 
-impl Lasting {
+impl KeptConnection {
     pub fn connect(addr: SocketAddr) -> Self {
         let (requests, mut made) = tokio::sync::mpsc::channel::<(Request<Bytes>, _)>(1);
         std::thread::spawn(move || {
@@ -235,19 +235,19 @@ where
 }
 
 /// The client's side of TLS that trusts `pki`.
-pub fn trusting(pki: &Pki, alpn: &[&str]) -> rustls::ClientConfig {
+pub fn client_config(pki: &Pki, alpn: &[&str]) -> rustls::ClientConfig {
     streamgauge::net::tls::client(Some(&pki.path("ca.pem")), None, alpn).unwrap()
 }
 
-/// As [`trusting`], and shows a certificate.
-pub fn known(pki: &Pki, alpn: &[&str]) -> rustls::ClientConfig {
+/// As [`client_config`], with a certificate.
+pub fn client_config_with_certificate(pki: &Pki, alpn: &[&str]) -> rustls::ClientConfig {
     let (cert, key): (PathBuf, PathBuf) = (pki.path("client.pem"), pki.path("client.key"));
     let identity = streamgauge::net::tls::TlsIdentity { cert: &cert, key: &key };
     streamgauge::net::tls::client(Some(&pki.path("ca.pem")), Some(identity), alpn).unwrap()
 }
 
 /// The server's side of TLS.
-pub fn serving(pki: &Pki, client_ca: Option<&Path>) -> rustls::ServerConfig {
+pub fn server_config(pki: &Pki, client_ca: Option<&Path>) -> rustls::ServerConfig {
     let (cert, key): (PathBuf, PathBuf) = (pki.path("server.pem"), pki.path("server.key"));
     streamgauge::net::tls::server(streamgauge::net::tls::TlsIdentity { cert: &cert, key: &key }, client_ca).unwrap()
 }

@@ -1,11 +1,11 @@
-//! What the tests of the proxy share: a scripted upstream, a raw client, a proxy in between.
+//! Servers, clients, parsers and scenarios that test binaries share.
 
 #![allow(dead_code, unreachable_pub, reason = "every test binary uses its own part of this")]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::disallowed_methods,
-    reason = "tests stop where they cannot go on, and may wait"
+    reason = "a test ends at the first failure, and may wait"
 )]
 
 pub mod body;
@@ -23,11 +23,10 @@ pub mod upstream;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// What a test waits for at most where something happens by itself in a moment: longer than a machine stands still that
-/// others have to themselves.
+/// The longest wait for something that happens in a moment on a quiet machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// An address where nobody listens, and nobody else can as long as the socket is held.
+/// An address without a listener; no other process can take it while the socket exists.
 pub fn unused_address() -> (socket2::Socket, SocketAddr) {
     let held = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     held.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
@@ -35,7 +34,7 @@ pub fn unused_address() -> (socket2::Socket, SocketAddr) {
     (held, address)
 }
 
-/// An address where nobody answers, for its queue of connections is full; and what keeps it so.
+/// An address whose listener has a full backlog, so that connections time out; and the sockets that fill it.
 pub fn address_with_full_backlog() -> (SocketAddr, (socket2::Socket, Vec<TcpStream>)) {
     let (socket, address) = unused_address();
     socket.listen(0).unwrap();

@@ -1,4 +1,4 @@
-//! `streamgauge replay` and `load` as they are typed, and what they send.
+//! The program as a command: `replay`, `load`, `report`, and servers for them.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -14,36 +14,36 @@ use streamgauge::trace_file::row::TraceEntry;
 
 use super::upstream::Upstream;
 
-/// How a command ended.
-pub struct Done {
+/// Exit code and output of a command.
+pub struct CommandOutput {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
 
-/// Without the audit, which takes its time and has tests of its own.
-pub fn program(args: &[&str]) -> Command {
-    audited(&[args, &["--no-audit"]].concat())
+/// The program without its self-test, which takes seconds.
+pub fn without_self_test(args: &[&str]) -> Command {
+    program(&[args, &["--no-audit"]].concat())
 }
 
 /// The program, in the root of the repository.
-pub fn audited(args: &[&str]) -> Command {
+pub fn program(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
     command.args(args).current_dir(env!("CARGO_MANIFEST_DIR"));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// Runs it without the audit.
-pub fn run(args: &[&str]) -> Done {
-    ended(program(args))
+/// Runs the program without its self-test.
+pub fn run(args: &[&str]) -> CommandOutput {
+    output_of(without_self_test(args))
 }
 
-/// Runs it.
-pub fn ended(mut command: Command) -> Done {
+/// Runs a command to its end.
+pub fn output_of(mut command: Command) -> CommandOutput {
     let output = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Done { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    CommandOutput { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
 /// A simulated server that is never busy, with so much between two tokens.
@@ -67,13 +67,13 @@ pub fn rows(folder: &Path) -> Vec<TraceEntry> {
     rows
 }
 
-/// What a result says of its run.
-pub fn told(run: &Path) -> Value {
+/// The run.json of a result.
+pub fn run_json(run: &Path) -> Value {
     serde_json::from_slice(&fs::read(run.join("run.json")).unwrap()).unwrap()
 }
 
-/// An upstream that answers every request with one short stream, and all bodies that it got.
-pub fn listener() -> (Upstream, impl Fn() -> Vec<Vec<u8>>) {
+/// An upstream that answers every request with one short stream, and the bodies that it received.
+pub fn recording_upstream() -> (Upstream, impl Fn() -> Vec<Vec<u8>>) {
     let bodies = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&bodies);
     let upstream = Upstream::start(move |mut conn| {

@@ -1,4 +1,4 @@
-//! An upstream that does what its script says: every connection is handed to a function on a thread of its own.
+//! A scripted upstream: each connection runs a function on its own thread.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! `streamgauge trace`: what is known of public traces, and what conversions keep, lose and say.
+//! Trace formats: known figures of public traces, and what conversions keep, lose and report.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -251,7 +251,7 @@ fn texts_leave_nothing_but_their_lengths() {
 }
 
 #[test]
-fn a_recording_of_vllm_vcr_keeps_its_gaps_and_what_is_not_kept_is_told() {
+fn a_recording_of_vllm_vcr_keeps_its_gaps_and_the_losses_are_reported() {
     let text = concat!(
         r#"{"meta":{"model":"m","block_size":16,"gpu":"x"}}"#,
         "\n",
@@ -347,7 +347,7 @@ fn clients_of_servegen_that_seldom_ask_do_not_ask_more_often_than_their_rate() {
 }
 
 #[test]
-fn chunks_of_ragpulse_become_blocks_where_their_tables_lie_beside_them() {
+fn chunks_of_ragpulse_become_blocks_if_their_tables_are_in_the_folder() {
     let folder = tempfile::tempdir().unwrap();
     let row = |passage: u64| {
         format!(
@@ -369,7 +369,7 @@ fn chunks_of_ragpulse_become_blocks_where_their_tables_lie_beside_them() {
 }
 
 #[test]
-fn vllms_timed_trace_is_told_from_mooncake_by_its_fractions_and_its_blocks() {
+fn vllms_timed_trace_is_distinguished_from_mooncake_by_fractions_and_blocks() {
     let row = r#"{"timestamp": 1.5, "input_length": 40, "output_length": 3, "hash_ids": [1, 2, 3]}"#;
     let (header, rows, _) = of_text(row);
     assert_eq!((header.source.as_str(), header.blocks.unwrap().size, rows[0].at), ("timed_trace", 16, 1_500_000_000));
@@ -477,7 +477,7 @@ fn what_a_format_can_write_it_reads_again_with_times_lengths_and_prefixes() {
 }
 
 #[test]
-fn what_is_written_is_taken_for_what_it_is() {
+fn written_files_are_detected_as_their_format() {
     for format in FORMATS.iter().filter(|format| format.read.is_some() && format.write.is_some()) {
         let file = tempfile::NamedTempFile::new().unwrap();
         // A recording is of answers, a format of blocks tells others apart by them, and all have a model.
@@ -597,7 +597,7 @@ fn every_request_for_dynamo_has_a_length_an_id_for_each_block_and_a_session_if_o
 }
 
 #[test]
-fn a_request_that_ended_before_a_token_asks_for_what_it_was_allowed_or_is_left_out() {
+fn a_request_without_a_token_gets_its_max_tokens_or_is_omitted() {
     let row = |output: Option<u64>, max_tokens: Option<u64>, outcome: Option<Outcome>| {
         let mut row = TraceEntry { output_tokens: output, outcome, ..TraceEntry::default() };
         (row.prompt.tokens, row.params.max_tokens) = (Some(5), max_tokens);
@@ -640,7 +640,7 @@ fn a_request_that_ended_before_a_token_asks_for_what_it_was_allowed_or_is_left_o
 }
 
 #[test]
-fn prompts_leave_room_for_the_template_of_who_sends_them_as_chats() {
+fn prompts_leave_room_for_the_chat_template_of_their_sender() {
     let of = r#"{"streamgauge_trace":1,"source":"t","blocks":{"size":16,"unit":"tokens","last":"kept","ids":"chained","scope":"trace"}}"#;
     let row = |session: Option<&str>, tokens, blocks: &[u64]| {
         let mut row =
@@ -785,7 +785,7 @@ fn lengths_are_scaled_by_factors_that_leave_blocks_whole() {
 }
 
 #[test]
-fn a_format_is_guessed_and_said_and_what_is_lost_is_counted() {
+fn a_detected_format_is_reported_and_losses_are_counted() {
     let done = trace(&["convert", FIRST60, "--to", "azure"]);
     let said = said(&done);
     assert!(
@@ -818,7 +818,7 @@ fn pipes_are_read_and_written_and_cuts_begin_where_they_begin() {
 }
 
 #[test]
-fn what_cannot_be_written_or_read_says_why_and_what_can() {
+fn an_unreadable_or_unwritable_format_says_why_and_names_others() {
     let folder = tempfile::tempdir().unwrap();
     let parquet = folder.path().join("t.parquet");
     let parquet = parquet.to_str().unwrap();
@@ -928,7 +928,7 @@ fn the_rows_before_a_torn_end_tell_the_format_and_the_end_is_named_by_its_line()
 }
 
 #[test]
-fn a_first_row_of_any_length_tells_the_format_and_keeps_its_ids() {
+fn a_first_row_of_any_length_reveals_the_format_and_keeps_its_ids() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.jsonl");
     let ids: Vec<u64> = (0..40_000).map(|id| u64::MAX - 2 * id).collect();
@@ -941,7 +941,7 @@ fn a_first_row_of_any_length_tells_the_format_and_keeps_its_ids() {
 }
 
 #[test]
-fn ids_that_only_later_rows_have_are_told_of_and_not_dropped_in_silence() {
+fn ids_that_only_later_rows_have_are_reported_and_not_dropped_silently() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.jsonl");
     let row = |ids: &str| format!("{{\"timestamp\": 0, \"input_length\": 600, \"output_length\": 1{ids}}}\n");
@@ -986,7 +986,7 @@ fn a_trace_that_cannot_be_written_is_named_with_the_reason_once() {
 }
 
 #[test]
-fn that_sessions_are_left_out_is_said_where_there_are_some() {
+fn omitted_sessions_are_reported_if_there_are_any() {
     let left_out = |path: &str| said(&trace(&["convert", path, "--to", "mooncake"])).contains("sessions are left out");
     assert_eq!([FIRST60, "tests/data/traces/kv-cache-tester"].map(left_out), [false, true]);
 }
@@ -1019,7 +1019,7 @@ fn a_spread_trace_has_no_grid_and_the_same_batches_in_time() {
 }
 
 #[test]
-fn the_picture_is_plain_where_that_is_asked_for_and_fits_the_screen() {
+fn the_chart_is_plain_on_request_and_fits_the_screen() {
     let text = |args: &[&str]| String::from_utf8(trace(&[&["info", FIRST60], args].concat()).stdout).unwrap();
     let (drawn, plain) = (text(&[]), text(&["--plain"]));
     assert!(drawn.contains('█') && !drawn.contains('\u{1b}'));

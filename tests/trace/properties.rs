@@ -1,4 +1,4 @@
-//! What holds for every trace: what formats keep, and what cutting, scaling, merging and spreading leave alone.
+//! Properties of every trace: what formats keep, and what slicing, scaling, merging and respacing leave unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Cursor;

@@ -1,5 +1,5 @@
-//! Milliseconds and seconds, blocks of 16 and of 512 tokens: what a file of Mooncake's fields is taken for, and that every
-//! verb says it.
+//! Detection of units in Mooncake's fields (milliseconds or seconds, blocks of 16 or 512 tokens), which every verb
+//! reports.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -40,7 +40,7 @@ fn info(path: &str) -> (f64, Vec<String>, String) {
 }
 
 #[test]
-fn mooncakes_milliseconds_in_blocks_of_16_and_vllms_seconds_in_blocks_of_512_are_taken_for_what_they_are() {
+fn milliseconds_in_blocks_of_16_and_seconds_in_blocks_of_512_are_detected() {
     let folder = TempDir::new().unwrap();
     let millis = file(&folder, "m.jsonl", (0..200).map(|n| (n * 700).to_string()), 16);
     let (span, warnings, said) = info(&millis);
@@ -102,7 +102,7 @@ fn an_absurd_rate_is_a_warning_and_the_format_can_be_named() {
 }
 
 #[test]
-fn replay_load_and_sweep_say_what_a_file_is_taken_for_and_can_be_told() {
+fn replay_load_and_sweep_report_the_detected_units_and_accept_others() {
     let folder = TempDir::new().unwrap();
     let path = file(&folder, "t.jsonl", (0..50).map(|n| n.to_string()), 512);
     let server = streamgauge::sim::SimServer::bind(

@@ -1,4 +1,5 @@
-//! `streamgauge trace` as it is typed: the figures of `info`, its doubts, and what `cut`, `merge` and `anonymize` make.
+//! `streamgauge trace` on the command line: figures and warnings of `info`, and the output of `cut`, `merge`,
+//! `anonymize`.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -107,7 +108,7 @@ fn info_as_json_has_the_figures_that_were_reckoned_by_hand() {
 }
 
 #[test]
-fn that_a_cache_cannot_be_told_of_is_said_and_a_format_is_named_alike_to_every_verb() {
+fn an_unknown_cache_is_reported_and_every_verb_names_formats_alike() {
     let folder = TempDir::new().unwrap();
     let path = written(&folder, "t.jsonl", &[json!({"timestamp": 0, "input_length": 9, "output_length": 2})]);
     let note = "rows have no block ids, so that nothing can be told of a cache";
@@ -122,7 +123,7 @@ fn that_a_cache_cannot_be_told_of_is_said_and_a_format_is_named_alike_to_every_v
 }
 
 #[test]
-fn every_doubt_about_a_trace_is_told_with_its_number_and_a_remedy() {
+fn every_warning_about_a_trace_has_its_count_and_a_remedy() {
     let folder = TempDir::new().unwrap();
     let row = |at: u64, length: u64, ids: u64| json!({"timestamp": at, "input_length": length, "output_length": 1, "hash_ids": (0..ids).collect::<Vec<_>>()});
     let own = json!({"streamgauge_trace": 1, "source": "t"});
@@ -211,7 +212,7 @@ fn a_capture_is_looked_at_in_the_order_of_arrivals_and_not_warned_of_for_its_ord
 }
 
 #[test]
-fn what_only_the_header_says_is_told_where_a_format_has_no_place_for_it() {
+fn header_fields_that_a_format_cannot_hold_are_reported() {
     let folder = TempDir::new().unwrap();
     let row = json!({"at": SECOND, "prompt": {"tokens": 9}, "output_tokens": 3, "session": "s", "turn": 1, "think": 5});
     let blocks = json!({"size": 16, "unit": "tokens", "last": "kept", "ids": "chained", "scope": "trace", "key": "k"});
@@ -247,7 +248,7 @@ fn what_only_the_header_says_is_told_where_a_format_has_no_place_for_it() {
 }
 
 #[test]
-fn that_rows_are_written_out_of_order_is_told_with_the_verb_that_puts_them_in_order() {
+fn rows_out_of_order_are_reported_with_the_verb_that_sorts_them() {
     let folder = TempDir::new().unwrap();
     let row = |at: u64| json!({"at": at, "prompt": {"tokens": 9}, "output_tokens": 2});
     let header = json!({"streamgauge_trace": 1, "source": "t"});
@@ -261,7 +262,7 @@ fn that_rows_are_written_out_of_order_is_told_with_the_verb_that_puts_them_in_or
 }
 
 #[test]
-fn an_answer_that_nobody_counted_is_told_where_a_format_wants_a_number() {
+fn a_missing_token_count_is_reported_where_a_format_needs_one() {
     let folder = TempDir::new().unwrap();
     let header = json!({"streamgauge_trace": 1, "source": "t"});
     let rows = [
@@ -288,7 +289,7 @@ fn an_answer_that_nobody_counted_is_told_where_a_format_wants_a_number() {
 }
 
 #[test]
-fn a_recording_leaves_out_what_nobody_knows_of_the_cache_and_of_other_requests() {
+fn a_recording_omits_unknown_cache_and_concurrency_fields() {
     let folder = TempDir::new().unwrap();
     let row = json!({"at": 0, "prompt": {"tokens": 9}, "output_tokens": 1, "timing": {"first_token": 5}});
     let mut known = row.clone();
@@ -302,7 +303,7 @@ fn a_recording_leaves_out_what_nobody_knows_of_the_cache_and_of_other_requests()
 }
 
 #[test]
-fn that_nobody_knows_whether_a_request_was_streamed_is_told_where_a_format_wants_one_or_the_other() {
+fn unknown_streaming_is_reported_where_a_format_needs_it() {
     let folder = TempDir::new().unwrap();
     let header = json!({"streamgauge_trace": 1, "source": "t"});
     let row = |rest: Value| {
@@ -321,7 +322,7 @@ fn that_nobody_knows_whether_a_request_was_streamed_is_told_where_a_format_wants
 }
 
 #[test]
-fn that_times_were_cut_to_what_azure_can_tell_is_said_where_some_were() {
+fn times_truncated_to_azures_resolution_are_reported() {
     let folder = TempDir::new().unwrap();
     for (times, cut) in [([0, 100, 2_300], None), ([0, 101, 2_399], Some("note: 2 times were cut to 100 ns"))] {
         let rows = times.map(|at| json!({"at": at, "prompt": {"tokens": 9}, "output_tokens": 2}));
@@ -333,7 +334,7 @@ fn that_times_were_cut_to_what_azure_can_tell_is_said_where_some_were() {
 }
 
 #[test]
-fn a_failure_is_no_loss_where_a_format_tells_it_by_an_answer_of_no_token() {
+fn a_failure_is_no_loss_where_a_format_writes_it_as_zero_tokens() {
     let folder = TempDir::new().unwrap();
     let told = |outcome: &str, output: u64| {
         let row = json!({"at": 0, "prompt": {"tokens": 9}, "output_tokens": output, "outcome": outcome});
@@ -348,7 +349,7 @@ fn a_failure_is_no_loss_where_a_format_tells_it_by_an_answer_of_no_token() {
 }
 
 #[test]
-fn a_column_without_a_name_is_told_by_its_place() {
+fn a_column_without_a_name_is_reported_by_its_position() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("t.csv");
     fs::write(&path, ",TIMESTAMP,ContextTokens,GeneratedTokens\n0,2023-11-16 18:15:46.6805900,374,44\n").unwrap();
@@ -401,7 +402,7 @@ fn a_row_of_our_own_without_its_time_is_named_by_line_and_field_and_not_taken_to
 }
 
 #[test]
-fn fields_of_our_own_rows_that_nobody_knows_are_told_once_and_the_rows_are_read() {
+fn unknown_fields_of_native_rows_are_reported_once_and_the_rows_are_read() {
     let folder = TempDir::new().unwrap();
     let header = json!({"streamgauge_trace": 1, "source": "t"});
     let part = json!({"kind": "image", "size": [1, 2], "bytes": null, "dpi": 300});
@@ -420,7 +421,7 @@ fn fields_of_our_own_rows_that_nobody_knows_are_told_once_and_the_rows_are_read(
 }
 
 #[test]
-fn a_model_that_nobody_named_has_no_name_after_a_format_that_wants_one() {
+fn a_model_without_a_name_has_none_after_a_format_that_needs_one() {
     let folder = TempDir::new().unwrap();
     let path = written(&folder, "t.jsonl", &[json!({"timestamp": 0, "input_length": 9, "output_length": 2})]);
     let weka = folder.path().join("weka.jsonl").to_str().unwrap().to_owned();
@@ -430,7 +431,7 @@ fn a_model_that_nobody_named_has_no_name_after_a_format_that_wants_one() {
 }
 
 #[test]
-fn when_copies_begin_is_not_said_of_a_trace_that_is_not_laid_over_itself() {
+fn offsets_of_copies_are_rejected_without_copies() {
     let folder = TempDir::new().unwrap();
     let path = small(&folder);
     let scaled = |args: &[&str]| trace(&[&["scale", &path, "--osl", "2x"], args].concat());
@@ -441,7 +442,7 @@ fn when_copies_begin_is_not_said_of_a_trace_that_is_not_laid_over_itself() {
 }
 
 #[test]
-fn copies_of_a_short_trace_say_what_rate_they_come_to() {
+fn copies_of_a_short_trace_report_their_rate() {
     let folder = TempDir::new().unwrap();
     let path = small(&folder);
     let twice = |offset: &str| trace(&["scale", &path, "--rate", "2x", "--offset", offset]);
@@ -483,7 +484,7 @@ fn a_cut_keeps_the_models_that_are_named_and_counts_time_from_its_own_beginning(
 }
 
 #[test]
-fn a_cut_tells_of_turns_that_hold_only_what_was_added_to_what_it_left_out() {
+fn a_slice_warns_of_turns_that_depend_on_omitted_ones() {
     let folder = TempDir::new().unwrap();
     let turn = |at: u64| json!({"timestamp": at, "text": "some words", "output_length": 2});
     let talk = |id, turns: [u64; 3]| json!({"session_id": id, "turns": turns.map(turn)});

@@ -1,4 +1,5 @@
-//! Sessions whose later rows hold only what was added, as AIPerf reads them: counted, converted and sent as whole prompts.
+//! Sessions whose later rows hold only the added text, as AIPerf reads them: counted, converted and sent as whole
+//! prompts.
 
 use std::net::SocketAddr;
 use std::process::{Command, Output};
@@ -58,7 +59,7 @@ fn info_counts_whole_prompts_and_what_they_share() {
 }
 
 #[test]
-fn convert_writes_whole_prompts_where_it_is_asked_to() {
+fn convert_writes_whole_prompts_on_request() {
     let folder = TempDir::new().unwrap();
     let path = delta(&folder);
     for format in ["azure", "dynamo", "single_turn", "streamgauge"] {
