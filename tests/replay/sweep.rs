@@ -175,7 +175,7 @@ fn invalid_flags_are_rejected_before_anything_is_sent() {
 fn the_limit_is_found_below_a_level_that_is_saturated() {
     let (_server, target) = sim(10, 4);
     let (_folder, out) = place();
-    let args = ["--find-max", "e2e.p90<=500ms", "--rates", "200..400", "--duration", "1s", "--sustain", "2s", "--json"];
+    let args = ["--find-max", "e2e.p90<=1s", "--rates", "200..400", "--duration", "2s", "--sustain", "3s", "--json"];
     let args = [&args[..], &["--arrivals", "constant"]].concat();
     let done = sweep(&target, &out, &args);
     assert_eq!(done.code, Some(0), "{}", done.stderr);
@@ -190,7 +190,7 @@ fn the_limit_is_found_below_a_level_that_is_saturated() {
     assert_eq!((&highest["level"]["rate"], &highest["meets"]), (&json!(200.0), &json!(false)));
     assert!(highest["growth"]["per_second"].as_f64().unwrap() > 10.0, "{}", highest["growth"]);
     let text = run(&["report", out.to_str().unwrap(), "--plain"]).stdout;
-    assert!(text.contains(&format!("{met}/s meets it, for 2s")), "{text}");
+    assert!(text.contains(&format!("{met}/s meets it, for 3s")), "{text}");
     assert!(text.contains("-- SLO ---") && text.contains("saturated +"), "{text}");
     // What is found is found again, without a run.
     let again = sweep(&target, &out, &args);
