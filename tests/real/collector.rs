@@ -133,7 +133,7 @@ fn a_span_has_the_facts_of_its_request() {
 fn a_record_of_the_access_log_has_the_trace_of_its_request_by_both_protocols() {
     let sim = tools::sim(&["--model", MODEL]);
     for protocol in ["grpc", "http/protobuf"] {
-        let sink = Sink::start();
+        let sink = OtlpSink::start();
         let rotel = tools::rotel(sink.grpc);
         let proxy = ProxyProcess::with(sim.addr, |command| {
             let to = if protocol == "grpc" { rotel.grpc } else { rotel.http };

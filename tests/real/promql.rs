@@ -121,8 +121,8 @@ pub(crate) fn native(samples: &[Sample]) -> Table {
 fn sample(result: &Value) -> Sample {
     let mut labels: Labels = serde_json::from_value(result["metric"].clone()).unwrap();
     let name = labels.remove("__name__").unwrap_or_default();
-    let whose = ["job", "instance", "host_name", "service_", "telemetry_sdk_", "scope_"];
-    labels.retain(|label, _| !whose.iter().any(|prefix| label.starts_with(prefix)));
+    let resource = ["job", "instance", "host_", "os_", "process_", "service_", "telemetry_sdk_", "scope_"];
+    labels.retain(|label, _| !resource.iter().any(|prefix| label.starts_with(prefix)));
     let value = match &result["histogram"] {
         Value::Null => Sampled::Number(real(&result["value"][1])),
         histogram => Sampled::Native(native_series(&histogram[1])),
