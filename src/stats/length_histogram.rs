@@ -99,6 +99,11 @@ impl LengthHistogram {
         self.bounds = Some((min.min(length), max.max(length)));
     }
 
+    /// Number of lengths.
+    pub fn requests(&self) -> u64 {
+        self.requests
+    }
+
     /// Summarizes the lengths; `None` if there are none.
     pub fn distribution(&self) -> Option<LengthSummary> {
         let (min, max) = self.bounds?;
