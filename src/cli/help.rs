@@ -6,7 +6,7 @@
 use clap::Command;
 
 use super::verb_help::VerbHelp;
-use super::{completions, config, demo, inspect, load, manual, proxy, replay, report, sim, sweep, trace};
+use super::{compare, completions, config, demo, inspect, load, manual, proxy, replay, report, sim, sweep, trace};
 
 /// The help of `streamgauge` itself.
 const PROGRAM: VerbHelp = VerbHelp {
@@ -37,7 +37,7 @@ const PROGRAM: VerbHelp = VerbHelp {
 };
 
 /// The help of every verb.
-const VERBS: [(&str, VerbHelp); 12] = [
+const VERBS: [(&str, VerbHelp); 13] = [
     ("demo", demo::HELP),
     ("proxy", proxy::HELP),
     ("inspect", inspect::HELP),
@@ -45,6 +45,7 @@ const VERBS: [(&str, VerbHelp); 12] = [
     ("load", load::HELP),
     ("sweep", sweep::HELP),
     ("report", report::HELP),
+    ("compare", compare::HELP),
     ("trace", trace::HELP),
     ("sim", sim::HELP),
     ("config", config::HELP),

@@ -3,6 +3,7 @@
 //! stdout carries data, stderr carries messages. Exit codes are 0 (success), 1 (failure) and 2 (wrong usage or
 //! configuration); a verb may have more.
 
+mod compare;
 mod completions;
 mod config;
 mod demo;
@@ -61,6 +62,7 @@ enum Verb {
     Load(Box<load::Args>),
     Sweep(Box<sweep::Args>),
     Report(report::Args),
+    Compare(compare::Args),
     Trace(Box<trace::Args>),
     Sim(Box<sim::Args>),
     Config(config::Args),
@@ -93,6 +95,7 @@ pub fn main() -> ExitCode {
         Verb::Load(args) => load::run(&args),
         Verb::Sweep(args) => sweep::run(&args),
         Verb::Report(args) => report::run(&args),
+        Verb::Compare(args) => compare::run(&args),
         Verb::Trace(args) => trace::run(&args),
         Verb::Sim(args) => sim::run(*args),
         Verb::Config(args) => config::run(&args),

@@ -13,7 +13,7 @@ use super::production::production_baseline;
 use super::runner::flags::{Conditions, conditions, min_goodput};
 use super::terminal::text_layout;
 use super::trace_input::{digest, ensure_rereadable};
-use super::values::parse_duration;
+use super::values::{group_by, parse_duration};
 use super::verb_help::VerbHelp;
 use crate::measure::slo::{Slo, Slos};
 use crate::measure::time::{Gap, Window};
@@ -108,8 +108,8 @@ pub(super) struct Args {
     slice: Option<Gap>,
 
     /// Also report each group, e.g. by model,isl-bucket; buckets are powers of two
-    #[arg(long, value_name = "KEYS", help_heading = "Figures", value_delimiter = ',', value_parser = names(GroupBy::ALL.map(GroupBy::name)))]
-    by: Vec<String>,
+    #[arg(long, value_name = "KEYS", help_heading = "Figures", value_delimiter = ',', value_parser = group_by())]
+    by: Vec<GroupBy>,
 
     /// Print one JSON object
     #[arg(long, group = "format", help_heading = "Output")]
@@ -156,7 +156,7 @@ fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
         definitions: Definitions::ALL.into_iter().find(|of| of.name() == args.definitions).unwrap_or_default(),
         slos: Slos::new(args.slos(&opened)?).map_err(anyhow::Error::msg)?,
         slice: args.slice,
-        by: args.by.iter().filter_map(|name| GroupBy::ALL.into_iter().find(|key| key.name() == name)).collect(),
+        by: args.by.clone(),
         conditions: args.fail_if.concat(),
         filter: args.filter.clone().unwrap_or_default(),
     };

@@ -1,8 +1,9 @@
 //! How the values are read that flags of several verbs take.
 
-use clap::builder::RangedI64ValueParser;
+use clap::builder::{PossibleValuesParser, RangedI64ValueParser, TypedValueParser};
 
 use crate::measure::time::{Gap, ParseDurationError};
+use crate::report::group_by::GroupBy;
 
 /// A time with its unit.
 pub(super) fn parse_duration(text: &str) -> Result<Gap, ParseDurationError> {
@@ -27,6 +28,12 @@ pub(super) fn parse_count_up_to(most: u32) -> RangedI64ValueParser<u32> {
 
 pub(super) fn positive(text: &str) -> Result<f64, &'static str> {
     text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0).ok_or("expected a number above 0")
+}
+
+/// A key of `--by`.
+pub(super) fn group_by() -> impl TypedValueParser<Value = GroupBy> {
+    let named = |name: String| GroupBy::ALL.into_iter().find(|key| key.name() == name);
+    PossibleValuesParser::new(GroupBy::ALL.map(GroupBy::name)).try_map(move |name| named(name).ok_or("unknown key"))
 }
 
 #[cfg(test)]

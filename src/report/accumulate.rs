@@ -5,18 +5,18 @@
 //! and once more in its group, if the report has those. The numbers of groups and slices are limited.
 //!
 //! * A gap takes at most 9 bytes, including its latency: ten million gaps take 90 MB.
-//! * A request takes at most [`MAX_REQUEST_BYTES`] more. Most take half of that, because only times above 4.29 s need 8
+//! * A request takes at most [`MAX_REQUEST_BYTES`] more. Most take 160 bytes, because only times above 4.29 s need 8
 //!   bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::InFlightStats;
 use super::condition::Condition;
 use super::definitions::Definitions;
 use super::fidelity::FidelityAccumulator;
 use super::filter::RequestFilter;
 use super::group_by::GroupBy;
 use super::metric::ReportMetric;
+use super::request_point::RequestPoint;
 use super::request_view::RequestView;
 use super::saturation::LoadSample;
 use super::slice_flow::{SliceFlow, add_flow, slice_number};
@@ -25,14 +25,14 @@ use crate::measure::record::Outcome;
 use crate::measure::slo::{SloInput, Slos, Verdict};
 use crate::measure::time::{Gap, Stamp, extend_span};
 use crate::stats::samples::{Samples, push};
+use crate::stats::slice_histogram::SliceHistogram;
 
 /// Maximum number of groups. All further groups share the last one, `(others)`.
 pub const MAX_GROUPS: usize = 256;
 /// Maximum number of slices.
 pub const MAX_SLICES: u64 = 10_000;
-/// Maximum memory of a request without its gaps, in bytes: a dozen values and a [`LoadSample`].
-pub const MAX_REQUEST_BYTES: usize = 128;
-const LOAD_CURVE_POINTS: usize = 60;
+/// Maximum memory of a request without its gaps, in bytes: a dozen values and a [`RequestPoint`].
+pub const MAX_REQUEST_BYTES: usize = 208;
 /// Maximum models in the context of a report.
 const MAX_MODELS: usize = 16;
 /// Name of an outcome that the row does not contain.
@@ -89,8 +89,8 @@ pub struct RequestStats {
     pub missing_event_tokens: (u64, u64),
     /// First start and last end.
     pub window: Option<(Stamp, Stamp)>,
-    /// Send time and concurrency of each request, for the load curve.
-    pub load_samples: Vec<LoadSample>,
+    /// First send.
+    pub first_sent: Option<Stamp>,
 }
 
 impl RequestStats {
@@ -104,7 +104,7 @@ impl RequestStats {
         self.outcomes.get(Outcome::Success.name()).copied().unwrap_or(0)
     }
 
-    /// Adds the requests of another run. The window and the load are left out, because two runs share no time.
+    /// Adds the requests of another run. The window is left out, because two runs share no time.
     pub fn merge(&mut self, other: &Self) {
         for (outcome, count) in &other.outcomes {
             *self.outcomes.entry(*outcome).or_default() += count;
@@ -134,37 +134,6 @@ impl RequestStats {
             (self.missing_event_tokens.0.saturating_add(tokens), self.missing_event_tokens.1 + events);
     }
 
-    /// Returns the load, or `None` if no request recorded how many were in flight.
-    pub fn in_flight(&self) -> Option<InFlightStats> {
-        let times = || self.load_samples.iter().map(|sent| sent.at.as_nanos());
-        let open = || self.load_samples.iter().map(|sent| sent.others_in_flight.saturating_add(1));
-        let (first, last, max) = (times().min()?, times().max()?, open().max()?);
-        let mut parts = [(0_u64, 0_u64); LOAD_CURVE_POINTS];
-        for (sent, open) in self.load_samples.iter().zip(open()) {
-            let place =
-                u128::from(sent.at.as_nanos() - first) * LOAD_CURVE_POINTS as u128 / (u128::from(last - first) + 1);
-            let (sum, of) = &mut parts[place as usize];
-            (*sum, *of) = (*sum + u64::from(open), *of + 1);
-        }
-        let sum: u64 = parts.iter().map(|(sum, _)| sum).sum();
-        let mut before = 0.0;
-        let mean = |(sum, of): &(u64, u64)| {
-            before = if *of > 0 { *sum as f64 / *of as f64 } else { before };
-            before
-        };
-        Some(InFlightStats {
-            seconds: (last - first) as f64 / 1e9,
-            mean: sum as f64 / self.load_samples.len() as f64,
-            max,
-            over_time: parts.iter().map(mean).collect(),
-        })
-    }
-
-    /// Returns the first send time among the requests that recorded how many were in flight.
-    pub fn first_sent(&self) -> Option<Stamp> {
-        self.load_samples.iter().map(|sent| sent.at).min()
-    }
-
     fn add(&mut self, request: &RequestView, settings: &AccumulatorSettings, verdicts: &[Option<bool>]) {
         let definitions = settings.definitions;
         *self.outcomes.entry(request.outcome.map_or(UNKNOWN_OUTCOME, Outcome::name)).or_default() += 1;
@@ -173,10 +142,7 @@ impl RequestStats {
         }
         let begin = if definitions.use_planned_time() { request.started() } else { request.sent };
         self.window = Some(extend_span(self.window, begin, request.ended.unwrap_or(begin)));
-        if let Some(in_flight) = request.in_flight {
-            let took = request.ended.map(|ended| ended.since(request.sent));
-            push(&mut self.load_samples, LoadSample::new(request.sent, in_flight, took));
-        }
+        self.first_sent = Some(self.first_sent.map_or(request.sent, |first| first.min(request.sent)));
         if let Some(planned) = request.planned {
             self.samples[ReportMetric::Lag as usize].push(request.sent.since(planned).as_nanos());
         }
@@ -222,6 +188,10 @@ pub struct Accumulator {
     pub fidelity: FidelityAccumulator,
     /// Warm-up requests, which count nowhere else.
     pub warm_up: RequestStats,
+    /// Every request, for intervals, charts and diagnosis.
+    pub points: Vec<RequestPoint>,
+    /// Inter-token latencies of the successes by time.
+    pub gaps: SliceHistogram,
     /// The first models that requests named.
     pub models: BTreeSet<String>,
     /// Wall-clock time of the timeline's start, in nanoseconds since 1970.
@@ -258,6 +228,8 @@ impl Accumulator {
         let verdicts = verdicts(request, &self.settings);
         self.total.add(request, &self.settings, &verdicts);
         self.fidelity.add(request);
+        push(&mut self.points, RequestPoint::of(request, self.settings.definitions, &verdicts));
+        self.add_gaps(request);
         if let Some(model) = request.model.as_ref().filter(|_| self.models.len() < MAX_MODELS)
             && !self.models.contains(model)
         {
@@ -279,6 +251,23 @@ impl Accumulator {
             self.groups.entry(key).or_default().add(request, &self.settings, &verdicts);
         }
         Ok(())
+    }
+}
+
+impl Accumulator {
+    /// The load at each send.
+    pub fn load_samples(&self) -> Vec<LoadSample> {
+        self.points.iter().filter_map(RequestPoint::load_sample).collect()
+    }
+
+    /// Adds each gap at the time of its later event, if the definitions have one value per gap.
+    fn add_gaps(&mut self, request: &RequestView) {
+        let Some(value) = self.settings.definitions.gap_value().filter(|_| request.succeeded()) else { return };
+        let Some(mut at) = request.first else { return };
+        for event in &request.events {
+            at = at.after(event.gap());
+            self.gaps.push(at.as_nanos(), value(event).as_nanos());
+        }
     }
 }
 
@@ -324,7 +313,7 @@ mod tests {
 
     fn bytes(fold: &Accumulator) -> usize {
         let samples: usize = fold.total.samples.iter().map(Samples::bytes).sum();
-        samples + fold.total.load_samples.capacity() * size_of::<LoadSample>()
+        samples + fold.points.capacity() * size_of::<RequestPoint>()
     }
 
     #[test]
@@ -379,6 +368,6 @@ mod tests {
             bytes(&fold).div_ceil(100_000)
         };
         let (short, long) = (of(10_000_000), of(5_000_000_000));
-        assert!(short <= 90 && long <= MAX_REQUEST_BYTES + 2 * 9, "{short} and {long} bytes");
+        assert!(short <= 160 && long <= MAX_REQUEST_BYTES + 2 * 9, "{short} and {long} bytes");
     }
 }

@@ -5,10 +5,11 @@
 //! and `production` with `--source`. Server metrics have the scope `server=URL`, or `from=10s;server=URL` in a slice.
 
 use super::ascii_plot::replace_unprintable;
-use super::distribution::MetricDistribution;
+use super::distribution::{MetricDistribution, percentile_name};
 use super::fidelity::Fidelity;
 use super::servers::{ServerSummary, Trend};
 use super::{Report, RequestSummary};
+use crate::stats::interval::Interval;
 
 /// Renders the report.
 pub fn render(report: &Report) -> String {
@@ -79,6 +80,17 @@ fn distribution(line: &mut impl FnMut(&str, &str, &str, String), name: &str, of:
     line(name, "values", "count", of.count.to_string());
     for (stat, value) in of.columns() {
         line(name, of.metric.unit().name(), &stat, value.to_string());
+    }
+    if let Some(confidence) = &of.confidence {
+        let percentiles =
+            confidence.percentiles.iter().map(|(percent, interval)| (percentile_name(*percent), *interval));
+        line(name, "values", "effective count", confidence.effective_count.to_string());
+        for (stat, interval) in std::iter::once(("avg".to_owned(), confidence.avg)).chain(percentiles) {
+            if let Ok(Interval { low, high }) = interval {
+                line(name, of.metric.unit().name(), &format!("{stat} low"), low.to_string());
+                line(name, of.metric.unit().name(), &format!("{stat} high"), high.to_string());
+            }
+        }
     }
 }
 

@@ -30,6 +30,7 @@ use super::metric::ReportMetric;
 use super::request_view::RequestView;
 use crate::measure::record::{CountSource, tpot};
 use crate::measure::time::{Gap, Stamp};
+use crate::measure::timeline::TokenEvent;
 
 /// Maximum weight of one request's value, so that an invented token count cannot exhaust memory.
 const MAX_WEIGHT: u64 = 1 << 16;
@@ -103,6 +104,24 @@ impl Definitions {
         (self == Self::Aiperf).then_some(Gap::from_nanos(u64::MAX))
     }
 
+    /// Returns the ITL of one gap, or `None` if ITL has one value per request or is not defined.
+    pub fn gap_value(self) -> Option<fn(&TokenEvent) -> Gap> {
+        match self {
+            Self::Streamgauge => Some(|event| event.latency().0),
+            Self::Vllm | Self::Sglang => Some(|event| event.gap()),
+            Self::Aiperf | Self::Guidellm | Self::Otel => None,
+        }
+    }
+
+    /// Returns `true` if every request has at most one value of the metric.
+    pub fn is_one_per_request(self, metric: ReportMetric) -> bool {
+        match metric {
+            ReportMetric::Itl | ReportMetric::Gap | ReportMetric::TokensPerChunk => false,
+            ReportMetric::Tpot => self != Self::Guidellm,
+            _ => true,
+        }
+    }
+
     /// Returns the end of the response.
     pub fn end(self, request: &RequestView) -> Option<Stamp> {
         match self {
@@ -173,17 +192,10 @@ impl Definitions {
             one(ReportMetric::TtftFromPlanned, felt.ttft);
             one(ReportMetric::E2eFromPlanned, felt.e2e);
         }
-        match self {
-            Self::Streamgauge => {
-                request.events.iter().for_each(|event| one(ReportMetric::Itl, Some(event.latency().0)))
-            }
-            Self::Vllm | Self::Sglang => {
-                request.events.iter().for_each(|event| one(ReportMetric::Itl, Some(event.gap())))
-            }
-            Self::Aiperf | Self::Guidellm => {
-                (0..weight(tokens.saturating_sub(1))).for_each(|_| one(ReportMetric::Itl, times.mean_itl));
-            }
-            Self::Otel => {}
+        match self.gap_value() {
+            Some(value) => request.events.iter().for_each(|event| one(ReportMetric::Itl, Some(value(event)))),
+            // Otel has no mean ITL either.
+            None => (0..weight(tokens.saturating_sub(1))).for_each(|_| one(ReportMetric::Itl, times.mean_itl)),
         }
         if request.streamed {
             request.events.iter().for_each(|event| one(ReportMetric::Gap, Some(event.gap())));

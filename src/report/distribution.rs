@@ -3,7 +3,8 @@
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
-use super::metric::ReportMetric;
+use super::confidence::MetricConfidence;
+use super::metric::{MetricUnit, ReportMetric};
 use crate::stats::samples::SortedSamples;
 
 /// Statistics of one metric over many requests, in its display unit.
@@ -25,6 +26,10 @@ pub struct MetricDistribution {
     pub std: f64,
     /// Sum.
     pub sum: f64,
+    /// p99 ÷ p50, for latencies.
+    pub tail_ratio: Option<f64>,
+    /// 95 % intervals, where they were computed.
+    pub confidence: Option<MetricConfidence>,
 }
 
 /// Returns a percentile's name, for example `p99.9`.
@@ -45,6 +50,9 @@ impl MetricDistribution {
             max: outside(sorted.max() as f64),
             std: outside(sorted.deviation()),
             sum: outside(sorted.sum() as f64),
+            tail_ratio: Some(sorted.percentile(99.0) / sorted.percentile(50.0))
+                .filter(|ratio| metric.unit() == MetricUnit::Time && ratio.is_finite()),
+            confidence: None,
         }
     }
 
@@ -68,6 +76,12 @@ impl Serialize for MetricDistribution {
             map.serialize_entry(&name, &value)?;
         }
         map.serialize_entry("sum", &self.sum)?;
+        if let Some(tail_ratio) = self.tail_ratio {
+            map.serialize_entry("tail_ratio", &tail_ratio)?;
+        }
+        if let Some(confidence) = &self.confidence {
+            map.serialize_entry("ci95", confidence)?;
+        }
         map.end()
     }
 }

@@ -6,7 +6,7 @@ use super::Report;
 use super::ascii_plot::{format_value, table_cell};
 use super::fidelity::text;
 use super::metric::ReportMetric;
-use super::text::{BreakdownKind, breakdown_table, has_planned_times, latencies, lines};
+use super::text::{BreakdownKind, breakdown_table, confidence_table, has_planned_times, latencies, lines};
 
 /// Chart size.
 const WIDTH: f64 = 720.0;
@@ -41,6 +41,9 @@ pub fn render(report: &Report, shown: &[f64]) -> String {
         _ = writeln!(page, "<p class=\"warning\"><b>Warning:</b> {text}. <i>Advice:</i> {advice}.</p>");
     }
     page += &table("Figures", &latencies(&report.whole, shown));
+    if let Some(intervals) = confidence_table(&report.whole, shown) {
+        page += &table("95 % intervals", &intervals);
+    }
     for server in &report.servers {
         page += &table("Server", &server.table());
     }

@@ -3,7 +3,7 @@
 use super::Report;
 use super::ascii_plot::{replace_unprintable, table_cell};
 use super::fidelity::text;
-use super::text::{BreakdownKind, breakdown_table, latencies, lines, sentence};
+use super::text::{BreakdownKind, breakdown_table, confidence_table, latencies, lines, sentence};
 
 /// Renders the report with these percentiles.
 pub fn render(report: &Report, shown: &[f64]) -> String {
@@ -12,6 +12,9 @@ pub fn render(report: &Report, shown: &[f64]) -> String {
     text += "\n";
     text += &bullet_list(lines(report));
     text += &pipe_table(&latencies(&report.whole, shown));
+    if let Some(intervals) = confidence_table(&report.whole, shown) {
+        text += &pipe_table(&intervals);
+    }
     report.servers.iter().for_each(|server| text += &pipe_table(&server.table()));
     let fidelity = text::lines(report);
     if !fidelity.is_empty() {

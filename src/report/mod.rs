@@ -25,8 +25,8 @@
 //! | `seconds` | window of the rates, from the first start to the last end; in a slice, its overlap with that window |
 //! | `throughput` | successes per second: `requests`, `input_tokens`, `output_tokens`, `total_tokens` |
 //! | `tokens` | of successes: `input`, `cached`, `output`, and `sources`: requests by source of the output count |
-//! | `goodput[]` | `slo`, `text`, `met`, `counted`, `share`, `requests_per_second`, `tokens_per_second` |
-//! | `metrics` | by name: `unit` (`ms`, `tokens`, `tokens/s`), `count`, `avg`, `min`, `p…`, `max`, `std`, `sum` |
+//! | `goodput[]` | `slo`, `text`, `met`, `counted`, `share`, `share_interval`, `requests_per_second`, `tokens_per_second` |
+//! | `metrics` | by name: `unit` (`ms`, `tokens`, `tokens/s`), `count`, `avg`, `min`, `p…`, `max`, `std`, `sum`; of latencies `tail_ratio`, p99 ÷ p50; `ci95` ([`confidence`]): `effective_count`, and `low`, `high` of `avg`, of each percentile and of `tail_ratio`; `null` without enough data |
 //! | `servers[]` | with `--server-metrics` (replay, load): `url`, `scrapes`, `failed`, `figures` by name ([`ServerMetric`](crate::trace_file::server_metrics::ServerMetric)): `unit`, `avg`, `min`, `max` of a gauge, `total`, `per_second` of a counter; `prefix_hit_rate` |
 //! | `in_flight` | open requests of the same source at each send, including the new one: `mean`, `max`, `over_time` in 60 equal parts of `seconds` |
 //! | `fidelity` | of a run: planned compared with sent and achieved ([`fidelity`] has the definitions); see below |
@@ -47,12 +47,16 @@
 //!
 //! [`sweep`] reports on a sweep's folder.
 //!
-//! Reports read no public trace formats (`streamgauge trace convert` does) and do not compare runs.
+//! [`compare`] compares finished runs.
+//!
+//! Reports read no public trace formats; `streamgauge trace convert` does.
 
 pub mod accumulate;
 pub mod aiperf;
 pub mod ascii_plot;
+pub mod compare;
 pub mod condition;
+pub mod confidence;
 pub mod context;
 pub mod csv;
 pub mod definitions;
@@ -62,8 +66,10 @@ pub mod filter;
 pub mod group_by;
 pub mod hlog;
 pub mod html;
+pub mod in_flight;
 pub mod markdown;
 pub mod metric;
+pub mod request_point;
 pub mod request_view;
 pub mod saturation;
 pub mod servers;
@@ -82,13 +88,18 @@ use serde::{Serialize, Serializer};
 
 use crate::measure::slo::Slos;
 use crate::measure::time::{Gap, Stamp};
-use accumulate::{Accumulator, RequestStats};
+use crate::stats::bootstrap::BlockBootstrap;
+use crate::stats::interval::Interval;
+use crate::stats::slice_histogram::SliceHistogram;
+use accumulate::{Accumulator, AccumulatorSettings, RequestStats};
 use condition::ConditionResult;
 use context::ReportContext;
 use definitions::Definitions;
 use distribution::MetricDistribution;
 use fidelity::Fidelity;
+use in_flight::InFlightStats;
 use metric::{MetricUnit, ReportMetric};
+use request_point::RequestPoint;
 use servers::ServerSummary;
 use source::ReportSource;
 use warnings::WarningText;
@@ -144,19 +155,6 @@ pub struct Report {
     /// Summary of the captured trace that a run replayed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub production: Option<Production>,
-}
-
-/// Requests in flight at each send, including the new one.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct InFlightStats {
-    /// Seconds from the first send to the last.
-    pub seconds: f64,
-    /// Mean over all requests.
-    pub mean: f64,
-    /// Maximum.
-    pub max: u32,
-    /// Mean in equal parts of the window. A part without requests repeats the previous value.
-    pub over_time: Vec<f64>,
 }
 
 /// The captured trace that a run replayed.
@@ -234,6 +232,9 @@ pub struct SloGoodput {
     /// Share that met it; absent if it applies to none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
+    /// 95 % interval of the share, if there is enough data.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share_interval: Option<Interval>,
     /// Requests that met it, per second of the window.
     pub requests_per_second: f64,
     /// Output tokens of the requests that met it, per second of the window.
@@ -292,6 +293,7 @@ pub fn slo_goodput(figures: &RequestStats, seconds: f64, slos: &Slos) -> Vec<Slo
         met: good.met,
         counted: good.counted,
         share: (good.counted > 0).then(|| good.met as f64 / good.counted as f64),
+        share_interval: None,
         requests_per_second: per_second(good.met),
         tokens_per_second: per_second(good.tokens),
     });
@@ -327,6 +329,26 @@ impl RequestSummary {
         }
     }
 
+    /// Adds the 95 % intervals. `points` are in the order of a report.
+    fn add_confidence(&mut self, points: &[RequestPoint], gaps: SliceHistogram, settings: &AccumulatorSettings) {
+        let bootstrap = BlockBootstrap::new(confidence::BOOTSTRAP_SEED);
+        let gaps = gaps.finish();
+        for distribution in &mut self.metrics {
+            let percents: Vec<f64> = distribution.percentiles.iter().map(|(percent, _)| *percent).collect();
+            distribution.confidence = match distribution.metric {
+                ReportMetric::Itl => confidence::of_gaps(&gaps, &percents, &bootstrap),
+                metric if settings.definitions.is_one_per_request(metric) => {
+                    confidence::of_requests(points, metric, &percents, &bootstrap)
+                }
+                _ => None,
+            };
+        }
+        for (slo, goodput) in self.goodput.iter_mut().enumerate() {
+            let estimate = confidence::goodput(points, slo, &bootstrap);
+            goodput.share_interval = estimate.and_then(|estimate| estimate.interval().ok());
+        }
+    }
+
     /// Returns the distribution of a metric, if it has values.
     pub fn metric(&self, metric: ReportMetric) -> Option<&MetricDistribution> {
         self.metrics.iter().find(|of| of.metric == metric)
@@ -339,7 +361,11 @@ impl Report {
         let given = std::mem::take(&mut fold.settings.conditions);
         let conditions = given.iter().map(|condition| condition.evaluate(fold)).collect();
         fold.settings.conditions = given;
-        let Accumulator { settings, total: whole, slices, flows, groups, fidelity, warm_up, models, .. } = fold;
+        fold.points.sort_unstable_by_key(RequestPoint::order);
+        let load = fold.load_samples();
+        let Accumulator {
+            settings, total: whole, slices, flows, groups, fidelity, warm_up, models, points, gaps, ..
+        } = fold;
         let length = settings.slice.map_or(0.0, Gap::as_secs);
         let window = window(whole);
         let seconds = window.1 - window.0;
@@ -365,18 +391,19 @@ impl Report {
             by: settings.by.iter().map(|key| key.name()).zip(values.iter().cloned()).collect(),
             summary: RequestSummary::of(figures, seconds, &settings.slos, percentiles),
         };
-        let summary = RequestSummary::of(whole, seconds, &settings.slos, percentiles);
+        let mut summary = RequestSummary::of(whole, seconds, &settings.slos, percentiles);
+        summary.add_confidence(points, std::mem::take(gaps), settings);
         let slices = slices.iter_mut().map(slice).collect();
         let servers = summarize_servers(&sources, &|_| true);
         let groups = groups.iter_mut().map(group).collect();
-        let began = warm_up.first_sent();
+        let began = warm_up.first_sent;
         let warm_up = (warm_up.requests() > 0).then(|| {
             let (first, last) = self::window(warm_up);
             RequestSummary::of(warm_up, last - first, &settings.slos, percentiles)
         });
         let closed_loop = sources.iter().any(|source| source.closed_loop);
         let fidelity = fidelity.finish(whole, closed_loop);
-        let warnings = warnings::collect(&summary, whole, &sources, (fidelity.as_ref(), began), percentiles);
+        let warnings = warnings::collect(&summary, (whole, &load), &sources, (fidelity.as_ref(), began), percentiles);
         let planned = !whole.samples[ReportMetric::TtftFromPlanned as usize].is_empty();
         let ttft = if planned { ReportMetric::TtftFromPlanned } else { ReportMetric::Ttft };
         let pictures = [ttft, ReportMetric::Itl]
@@ -398,7 +425,7 @@ impl Report {
             conditions,
             warnings: warnings.iter().map(WarningText::from_warning).collect(),
             histograms: pictures,
-            in_flight: whole.in_flight(),
+            in_flight: InFlightStats::of(&load),
             fidelity,
             warm_up,
             production: None,
@@ -407,10 +434,11 @@ impl Report {
 
     /// Adds the summary of the captured trace at `path` that the run replayed.
     pub fn with_production(mut self, path: String, fold: &mut Accumulator, percentiles: &[f64]) -> Self {
+        let load = fold.load_samples();
         let Accumulator { settings, total: whole, .. } = fold;
         let (first, last) = window(whole);
         let summary = RequestSummary::of(whole, last - first, &settings.slos, percentiles);
-        self.production = Some(Production { path, in_flight: whole.in_flight(), summary });
+        self.production = Some(Production { path, in_flight: InFlightStats::of(&load), summary });
         self
     }
 

@@ -11,6 +11,7 @@ use super::fidelity::text;
 use super::metric::ReportMetric;
 use super::servers::{SLICE_FIGURES, ServerSummary, aggregate};
 use super::{Report, RequestSummary};
+use crate::stats::interval::{Interval, NotEnoughData};
 use crate::trace_file::server_metrics::ServerMetric;
 
 /// Default percentiles that fit on a screen.
@@ -53,6 +54,9 @@ pub fn render(report: &Report, shown: &[f64], screen: TextLayout) -> String {
     if !report.whole.metrics.is_empty() {
         text += &format!("\n{}", aligned(&latencies(&report.whole, shown)));
     }
+    if let Some(intervals) = confidence_table(&report.whole, shown) {
+        text += &format!("\n{}", aligned(&intervals));
+    }
     if let Some(beside) = text::production_table(report, shown) {
         text += &format!(
             "
@@ -80,7 +84,7 @@ pub fn render(report: &Report, shown: &[f64], screen: TextLayout) -> String {
     for warning in &report.warnings {
         text += &format!("\nwarning: {}\n  advice: {}\n", replace_unprintable(&warning.text), warning.advice);
     }
-    if screen.plain { text.replace('≤', "<=").replace('µ', "u") } else { text }
+    if screen.plain { text.replace('≤', "<=").replace('µ', "u").replace('–', "-") } else { text }
 }
 
 /// Returns named lines; a line without a name continues the previous one.
@@ -151,10 +155,13 @@ pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
     lines.push(("tokens", tokens(whole)));
     for goodput in &whole.goodput {
         let share = goodput.share.map_or("-".to_owned(), |share| format!("{:.1} %", share * 100.0));
+        let interval = goodput.share_interval.map_or(String::new(), |Interval { low, high }| {
+            format!(", 95 % interval {:.1}–{:.1} %", low * 100.0, high * 100.0)
+        });
         lines.push((
             "goodput",
             format!(
-                "{}: {} of {} met it ({share}), {:.2} requests/s, {:.0} tokens/s",
+                "{}: {} of {} met it ({share}{interval}), {:.2} requests/s, {:.0} tokens/s",
                 goodput.slo,
                 with_thousands(goodput.met),
                 with_thousands(goodput.counted),
@@ -217,9 +224,8 @@ fn is_duplicate(summary: &RequestSummary, metric: &MetricDistribution) -> bool {
         ReportMetric::Ttfo => ReportMetric::Ttft,
         _ => return false,
     };
-    summary
-        .metric(better)
-        .is_some_and(|better| MetricDistribution { metric: metric.metric, ..better.clone() } == *metric)
+    let figures = |of: &MetricDistribution| (of.count, of.sum, of.min, of.max, of.std, of.percentiles.clone());
+    summary.metric(better).is_some_and(|better| figures(better) == figures(metric))
 }
 
 /// Builds the table of metrics without duplicates. The first row is the header.
@@ -227,6 +233,41 @@ pub(super) fn latencies(summary: &RequestSummary, shown: &[f64]) -> Vec<Vec<Stri
     let metrics = summary.metrics.iter().filter(|metric| !is_duplicate(summary, metric));
     let rows = metrics.map(|metric| row(metric.metric.label(has_planned_times(summary)), metric, shown));
     std::iter::once(header_row(shown)).chain(rows).collect()
+}
+
+/// Builds the table of 95 % intervals: mean, percentiles, and the tail ratio p99 ÷ p50. `None` without intervals.
+pub(super) fn confidence_table(summary: &RequestSummary, shown: &[f64]) -> Option<Vec<Vec<String>>> {
+    let planned = has_planned_times(summary);
+    let is_main = |metric: ReportMetric| match metric {
+        ReportMetric::TtftFromPlanned | ReportMetric::E2eFromPlanned => planned,
+        ReportMetric::Ttft | ReportMetric::E2e => !planned,
+        ReportMetric::Itl | ReportMetric::Tpot => true,
+        _ => false,
+    };
+    let mut rows = Vec::new();
+    for distribution in summary.metrics.iter().filter(|of| is_main(of.metric)) {
+        let Some(confidence) = &distribution.confidence else { continue };
+        let unit = distribution.metric.unit();
+        let cell = |interval: &Result<Interval, NotEnoughData>, show: &dyn Fn(f64) -> String| match interval {
+            Ok(Interval { low, high }) => format!("{}–{}", show(*low), show(*high)),
+            Err(_) => "too few".to_owned(),
+        };
+        let in_unit = |value: f64| format_value(value, unit);
+        let mut row = vec![
+            distribution.metric.label(planned).to_owned(),
+            with_thousands(confidence.effective_count as u64),
+            cell(&confidence.avg, &in_unit),
+        ];
+        let of = confidence.percentiles.iter().filter(|(percent, _)| shown.contains(percent));
+        row.extend(of.map(|(_, interval)| cell(interval, &in_unit)));
+        let ratio = |value: f64| format!("{value:.2}");
+        row.push(confidence.tail_ratio.as_ref().map_or("-".to_owned(), |tail| cell(tail, &ratio)));
+        rows.push(row);
+    }
+    let mut head = vec!["95 % interval".to_owned(), "effective n".into(), "avg".into()];
+    head.extend(shown.iter().map(|percent| percentile_name(*percent)));
+    head.push("p99/p50".to_owned());
+    (!rows.is_empty()).then(|| std::iter::once(head).chain(rows).collect())
 }
 
 /// Returns the header of a table of metrics.

@@ -6,7 +6,7 @@ use super::RequestSummary;
 use super::accumulate::{RequestStats, UNKNOWN_OUTCOME};
 use super::fidelity::Fidelity;
 use super::metric::ReportMetric;
-use super::saturation::{LoadGrowth, queue_growth, request_growth};
+use super::saturation::{LoadGrowth, LoadSample, queue_growth, request_growth};
 use super::servers::{ServerSummary, Trend};
 use super::source::ReportSource;
 use crate::measure::record::{CountSource, LaterTurns, Outcome};
@@ -290,7 +290,7 @@ fn time(millis: f64) -> String {
 /// Collects the warnings for a report. `began` is the first send of a warm-up.
 pub(super) fn collect(
     summary: &RequestSummary,
-    figures: &mut RequestStats,
+    (figures, load): (&mut RequestStats, &[LoadSample]),
     sources: &[ReportSource],
     (fidelity, began): (Option<&Fidelity>, Option<Stamp>),
     percentiles: &[f64],
@@ -340,7 +340,7 @@ pub(super) fn collect(
         missing_token_counts(figures),
         figures.sources.get(CountSource::Chunks.name()).map(|requests| ReportWarning::Estimated(*requests)),
         (figures.lost_gaps > 0).then_some(ReportWarning::LostGaps(figures.lost_gaps)),
-        saturation(figures, began).filter(|_| !runs().any(|run| run.closed_loop)),
+        request_growth(load, began).map(ReportWarning::Saturation).filter(|_| !runs().any(|run| run.closed_loop)),
     ];
     warnings.extend(doubts.into_iter().flatten());
     warnings
@@ -398,8 +398,4 @@ fn missing_token_counts(figures: &RequestStats) -> Option<ReportWarning> {
     let (tokens, events) = figures.missing_event_tokens;
     let tokens = tokens as f64 / events.max(1) as f64;
     (tokens > MAX_TOKENS_PER_EVENT).then_some(ReportWarning::MissingTokenCounts(tokens))
-}
-
-fn saturation(figures: &RequestStats, began: Option<Stamp>) -> Option<ReportWarning> {
-    request_growth(&figures.load_samples, began).map(ReportWarning::Saturation)
 }

@@ -28,7 +28,7 @@ mod api_error;
 mod body_limiter;
 mod bounded_list;
 mod cost;
-mod engine;
+pub mod engine;
 mod engine_driver;
 mod events;
 mod fault;

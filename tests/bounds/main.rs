@@ -9,5 +9,6 @@
 mod big_trace;
 
 mod allocations;
+mod comparisons;
 mod counting_allocator;
 mod memory;

@@ -155,6 +155,7 @@ fn every_flag_in_the_manual_exists() {
         "load",
         "sweep",
         "report",
+        "compare",
         "sim",
         "config",
         "config schema",

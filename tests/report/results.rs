@@ -511,7 +511,10 @@ fn all_formats_agree() {
     assert_eq!(row(&text, "TTFT from planned")[..4], ["TTFT from planned", "2", "155ms", "110ms"]);
     assert_eq!(row(&text, "gap")[1..4], ["4", "42.5ms", "20.0ms"]);
     assert_eq!(row(&text, "requests")[1], "1 failed, 3 success");
-    assert_eq!(row(&text, "goodput")[1], "x: 1 of 3 met it (33.3 %), 0.42 requests/s, 3 tokens/s");
+    assert_eq!(
+        row(&text, "goodput")[1],
+        "x: 1 of 3 met it (33.3 %, 95 % interval 0.7–90.3 %), 0.42 requests/s, 3 tokens/s"
+    );
     assert!(!text.contains("TTFO"), "it only repeats TTFT:\n{text}");
     let plain = shown(&["--plain"]);
     assert!(plain.is_ascii(), "{plain}");

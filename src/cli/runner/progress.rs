@@ -90,6 +90,7 @@ mod tests {
                 met: 20,
                 counted: 24,
                 share: None,
+                share_interval: None,
                 requests_per_second: 1.5,
                 tokens_per_second: 0.0,
             }],

@@ -49,9 +49,9 @@ pub fn read_run(run: &Path, slos: &[Slo]) -> Result<LevelResult, SweepError> {
     let slos = Slos::new(list).map_err(wrong)?;
     let mut fold = Accumulator::new(AccumulatorSettings { slos: slos.clone(), ..AccumulatorSettings::default() });
     let source = read(vec![opened], &mut fold)?.remove(0);
+    let growth = request_growth(&fold.load_samples(), fold.warm_up.first_sent).filter(|_| !source.closed_loop);
     let figures = fold.total;
     let (first, last) = figures.window.unwrap_or_default();
-    let growth = request_growth(&figures.load_samples, fold.warm_up.first_sent()).filter(|_| !source.closed_loop);
     Ok(LevelResult { figures, seconds: secs(last) - secs(first), slos, source, growth })
 }
 

@@ -213,7 +213,7 @@ impl Sweep {
             let summary = RequestSummary::of(&mut together.figures, together.seconds, &together.slos, &percentiles);
             let doubts = warnings::collect(
                 &summary,
-                &mut together.figures,
+                (&mut together.figures, &[]),
                 &together.sources,
                 (None, None),
                 &wanted.percentiles,

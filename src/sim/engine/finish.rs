@@ -2,7 +2,7 @@
 
 /// The reason a sequence stopped, named as in vLLM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EngineFinish {
+pub enum EngineFinish {
     /// The model generated its end-of-sequence token.
     Stop,
     /// The sequence reached `max_tokens`.
@@ -15,10 +15,10 @@ pub(crate) enum EngineFinish {
 
 impl EngineFinish {
     /// All reasons, in the order of the `/metrics` page.
-    pub(crate) const ALL: [Self; 4] = [Self::Stop, Self::Length, Self::Abort, Self::Error];
+    pub const ALL: [Self; 4] = [Self::Stop, Self::Length, Self::Abort, Self::Error];
 
     /// The name in responses and metrics.
-    pub(crate) const fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Stop => "stop",
             Self::Length => "length",

@@ -19,65 +19,74 @@ use super::stats::SimStats;
 use crate::measure::time::{Gap, Stamp};
 use batching::BatchScheduler;
 use cadence::CadenceScheduler;
-pub(crate) use finish::EngineFinish;
+pub use finish::EngineFinish;
 
 /// The properties of a prompt that affect its cost; excludes its text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct EnginePrompt {
-    pub(crate) tokens: u32,
+pub struct EnginePrompt {
+    /// Length.
+    pub tokens: u32,
     /// One hash per full block, each over the text up to the block's end, so equal hashes mean equal prefixes.
-    pub(crate) chain: Arc<[u64]>,
+    pub chain: Arc<[u64]>,
 }
 
-/// An injected pause: the sequence stands still for `gap` before its token `before` (counted from 1).
+/// An injected pause: the sequence stands still before one of its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stall {
-    pub(crate) before: u32,
-    pub(crate) gap: Gap,
+pub struct Stall {
+    /// Number of the token, from 1.
+    pub before: u32,
+    /// Length of the pause.
+    pub gap: Gap,
 }
 
 /// One sequence to generate.
 #[derive(Clone, Debug)]
-pub(crate) struct EngineJob {
-    pub(crate) prompt: EnginePrompt,
+pub struct EngineJob {
+    /// Its prompt.
+    pub prompt: EnginePrompt,
     /// Number of tokens to generate, at least 1.
-    pub(crate) output_tokens: u32,
+    pub output_tokens: u32,
     /// The reason to report at the end.
-    pub(crate) ending: EngineFinish,
-    pub(crate) stall: Option<Stall>,
+    pub ending: EngineFinish,
+    /// A pause for tests of clients.
+    pub stall: Option<Stall>,
 }
 
 /// Tokens that one step generated for one sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct EngineOutput {
-    pub(crate) seq: u64,
+pub struct EngineOutput {
+    /// Number of the sequence.
+    pub seq: u64,
     /// Tokens of this sequence so far, including these.
-    pub(crate) generated: u32,
+    pub generated: u32,
     /// End of the step, in engine time.
-    pub(crate) at: Stamp,
-    pub(crate) finished: Option<FinishedJob>,
+    pub at: Stamp,
+    /// Set with the last tokens.
+    pub finished: Option<FinishedJob>,
 }
 
 /// Statistics of a finished sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FinishedJob {
-    pub(crate) reason: EngineFinish,
+pub struct FinishedJob {
+    /// Why it stopped.
+    pub reason: EngineFinish,
     /// Prompt tokens found in the prefix cache.
-    pub(crate) cached_tokens: u32,
+    pub cached_tokens: u32,
     /// Time from arrival to first scheduling.
-    pub(crate) queued: Gap,
+    pub queued: Gap,
     /// Time from first scheduling to first token.
-    pub(crate) first: Gap,
+    pub first: Gap,
     /// Time from first token to last.
-    pub(crate) decode: Gap,
+    pub decode: Gap,
 }
 
+/// The waiting queue has no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct QueueFull;
+pub struct QueueFull;
 
 /// The engine: one scheduler, its counters, and the numbering of sequences.
 #[derive(Debug)]
-pub(crate) struct Engine {
+pub struct Engine {
     next_seq: u64,
     stats: SimStats,
     scheduler: Scheduler,
@@ -90,7 +99,8 @@ enum Scheduler {
 }
 
 impl Engine {
-    pub(crate) fn new(options: &SimOptions) -> Self {
+    /// Creates an idle engine.
+    pub fn new(options: &SimOptions) -> Self {
         let scheduler = match options.exact_cadence {
             None => Scheduler::Batching(BatchScheduler::new(options)),
             Some(cadence) => Scheduler::Cadence(CadenceScheduler::new(options, cadence)),
@@ -102,7 +112,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`QueueFull`] if they do not fit into the waiting queue.
-    pub(crate) fn submit(&mut self, now: Stamp, jobs: Vec<EngineJob>) -> Result<Range<u64>, QueueFull> {
+    pub fn submit(&mut self, now: Stamp, jobs: Vec<EngineJob>) -> Result<Range<u64>, QueueFull> {
         let room = match &self.scheduler {
             Scheduler::Batching(batching) => batching.room(),
             Scheduler::Cadence(cadence) => cadence.room(),
@@ -123,7 +133,7 @@ impl Engine {
     }
 
     /// Aborts sequences; their slots are free at the next step. Ignores sequences that have ended.
-    pub(crate) fn abort(&mut self, seqs: Range<u64>, why: EngineFinish) {
+    pub fn abort(&mut self, seqs: Range<u64>, why: EngineFinish) {
         match &mut self.scheduler {
             Scheduler::Batching(batching) => batching.abort(seqs, why),
             Scheduler::Cadence(cadence) => cadence.abort(seqs, why, &mut self.stats),
@@ -133,7 +143,7 @@ impl Engine {
     /// Ends the steps due `now`, appends their tokens to `out`, and starts the next step.
     ///
     /// Returns the time of the next call; `None` if the engine is idle until the next [`Engine::submit`].
-    pub(crate) fn step(&mut self, now: Stamp, out: &mut Vec<EngineOutput>) -> Option<Stamp> {
+    pub fn step(&mut self, now: Stamp, out: &mut Vec<EngineOutput>) -> Option<Stamp> {
         match &mut self.scheduler {
             Scheduler::Batching(batching) => batching.step(now, &mut self.stats, out),
             Scheduler::Cadence(cadence) => cadence.step(now, &mut self.stats, out),
@@ -141,7 +151,7 @@ impl Engine {
     }
 
     /// Time of the next [`Engine::step`]; `None` when idle.
-    pub(crate) fn due(&self) -> Option<Stamp> {
+    pub fn due(&self) -> Option<Stamp> {
         match &self.scheduler {
             Scheduler::Batching(batching) => batching.due(),
             Scheduler::Cadence(cadence) => cadence.due(),

@@ -1,0 +1,187 @@
+//! `streamgauge compare`: whether one side of runs is worse than another.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{ArgGroup, ValueEnum, ValueHint};
+
+use super::exit_code::EXIT_USAGE;
+use super::terminal::{eprint_line, print, text_layout};
+use super::values::group_by;
+use super::verb_help::VerbHelp;
+use crate::measure::slo::{Slo, Slos};
+use crate::report::accumulate::AccumulatorSettings;
+use crate::report::compare::{ChangeCondition, ComparedRun, Comparison, ComparisonSettings, markdown, text};
+use crate::report::filter::RequestFilter;
+use crate::report::group_by::GroupBy;
+use crate::report::source::SourceReader;
+use crate::report::sweep::file::SweepFile;
+
+const ABOUT: &str = "\
+Compare two sides of runs or captures: what changed, how sure that is, and whether it is worse
+
+The unit is the run. Name several runs on each side to include the variation from run to run; with one run on each side, \
+the intervals hold the variation within a run alone.
+
+Each figure is worse, not worse (its whole interval stays within --margin) or undecided. Where the workloads differ, the \
+verdict is withheld. Changes of goodput and of the success rate are in percentage points. Exit codes: 0 success; 1 a condition of --fail-if holds; 2 wrong usage or unreadable records.";
+
+pub(super) const HELP: VerbHelp = VerbHelp {
+    flags: &["margin", "fail-if", "undecided", "slo", "markdown", "json"],
+    examples: &[
+        ("Compare two runs", "streamgauge compare before after"),
+        (
+            "In CI, fail if three runs of a change are slower than three of its base",
+            "streamgauge compare --fail-if 'ttft.p99 > +5%' base-1 base-2 base-3 -- change-1 change-2 change-3",
+        ),
+        ("Compare two days of production", "streamgauge compare monday/ tuesday/ --by model,hour --although different"),
+    ],
+};
+
+/// Compare two sides of runs or captures: what changed, and whether it is worse
+#[derive(Debug, clap::Args)]
+#[command(long_about = ABOUT)]
+#[command(group = ArgGroup::new("format"))]
+pub(super) struct Args {
+    /// Runs or captures: A B, or A1 A2 … -- B1 B2 …
+    #[arg(required = true, value_name = "A", value_hint = ValueHint::AnyPath)]
+    before: Vec<PathBuf>,
+
+    /// Runs or captures of the second side
+    #[arg(last = true, value_name = "B", value_hint = ValueHint::AnyPath)]
+    after: Vec<PathBuf>,
+
+    /// Count a relative change up to this as not worse
+    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = margin, help_heading = "Verdict")]
+    margin: f64,
+
+    /// Exit with status 1 if the interval of a change supports this, e.g. 'ttft.p99 > +5%'; may be repeated
+    #[arg(long, value_name = "CONDITION", help_heading = "Verdict")]
+    fail_if: Vec<ChangeCondition>,
+
+    /// Choose the exit status if the data does not decide a condition
+    #[arg(long, value_name = "WHAT", default_value = "pass", requires = "fail_if", help_heading = "Verdict")]
+    undecided: UndecidedResult,
+
+    /// Give a verdict although the workloads differ
+    #[arg(long, value_name = "WHAT", help_heading = "Verdict")]
+    although: Option<AlthoughArg>,
+
+    /// Count goodput by these objectives, e.g. 'chat: ttft<=500ms' [default: those of the first run]
+    #[arg(long = "slo", value_name = "SLO", help_heading = "Verdict")]
+    slos: Vec<Slo>,
+
+    /// Use only these requests, e.g. 'model=llama-* isl>=1000'; the keys are those of report --filter
+    #[arg(long, value_name = "REQUIREMENTS", help_heading = "Figures")]
+    filter: Option<RequestFilter>,
+
+    /// Also compare each group, e.g. by model,hour; the keys are those of report --by
+    #[arg(long, value_name = "KEYS", value_delimiter = ',', value_parser = group_by(), help_heading = "Figures")]
+    by: Vec<GroupBy>,
+
+    /// Print one JSON object
+    #[arg(long, group = "format", help_heading = "Format")]
+    json: bool,
+
+    /// Print Markdown, for a comment on a change
+    #[arg(long, group = "format", help_heading = "Format")]
+    markdown: bool,
+
+    /// Print ASCII only
+    #[arg(long, help_heading = "Format")]
+    plain: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum UndecidedResult {
+    Pass,
+    Fail,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum AlthoughArg {
+    Different,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    compare(args).or_else(|error| {
+        eprint_line(&format!("error: {error:#}"));
+        Ok(ExitCode::from(EXIT_USAGE))
+    })
+}
+
+fn compare(args: &Args) -> anyhow::Result<ExitCode> {
+    let (before, after) = args.sides()?;
+    for path in before.iter().chain(after) {
+        if SweepFile::read(path).map_err(anyhow::Error::msg)?.is_some() {
+            let path = path.display();
+            anyhow::bail!(
+                "{path} is a sweep, which has many loads; remedy: name runs of one load, as in {path}/runs/rate-1"
+            );
+        }
+    }
+    let open = |paths: &[PathBuf]| paths.iter().map(|path| SourceReader::open(path)).collect::<Result<Vec<_>, _>>();
+    let (before, after) = (open(before)?, open(after)?);
+    let slos = args.slos(before.iter().chain(&after))?;
+    let read = |side: Vec<SourceReader>| -> anyhow::Result<Vec<ComparedRun>> {
+        let settings = || AccumulatorSettings {
+            slos: slos.clone(),
+            by: args.by.clone(),
+            filter: args.filter.clone().unwrap_or_default(),
+            ..AccumulatorSettings::default()
+        };
+        side.into_iter().map(|opened| Ok(ComparedRun::read(opened, settings())?)).collect()
+    };
+    let (mut before, mut after) = (read(before)?, read(after)?);
+    let settings = ComparisonSettings {
+        margin: args.margin,
+        although_different: args.although == Some(AlthoughArg::Different),
+        conditions: args.fail_if.clone(),
+    };
+    let comparison = Comparison::of(&mut before, &mut after, &settings);
+    let printed = print(&match () {
+        () if args.json => comparison.json(),
+        () if args.markdown => markdown::render(&comparison),
+        () => text::render(&comparison, text_layout(args.plain)),
+    })?;
+    let fails = comparison.fails(args.undecided == UndecidedResult::Fail);
+    Ok(if fails { ExitCode::FAILURE } else { printed })
+}
+
+impl Args {
+    /// Two paths without `--` are one of each side.
+    fn sides(&self) -> anyhow::Result<(&[PathBuf], &[PathBuf])> {
+        if let Some(flag) = self.after.iter().find(|path| path.to_string_lossy().starts_with("--")) {
+            anyhow::bail!("{} follows `--`, so it is a path; remedy: write options before the runs", flag.display());
+        }
+        match (&self.before[..], &self.after[..]) {
+            ([_, _], []) => Ok(self.before.split_at(1)),
+            (_, []) => anyhow::bail!("name two runs, or the runs of both sides with `--` between them: A1 A2 -- B1 B2"),
+            sides => Ok(sides),
+        }
+    }
+
+    /// Those that are given, else those of the first run. Runs that were judged by others are judged anew.
+    fn slos<'a>(&self, opened: impl Iterator<Item = &'a SourceReader>) -> anyhow::Result<Slos> {
+        let own = opened.map(|opened| &opened.source.slos).collect::<Vec<_>>();
+        let given = match self.slos.is_empty() {
+            false => self.slos.clone(),
+            true => {
+                if own.iter().any(|other| *other != own[0]) {
+                    eprint_line("note: the runs were judged by different SLOs; all are judged by those of the first");
+                }
+                let parse = |text: &String| text.parse().map_err(|error| anyhow::anyhow!("{error}"));
+                own[0].iter().map(parse).collect::<anyhow::Result<_>>()?
+            }
+        };
+        Slos::new(given).map_err(anyhow::Error::msg)
+    }
+}
+
+fn margin(text: &str) -> Result<f64, &'static str> {
+    let percent = text.strip_suffix('%').and_then(|percent| percent.trim().parse::<f64>().ok());
+    percent
+        .filter(|percent| (0.0..=100.0).contains(percent))
+        .map(|percent| percent / 100.0)
+        .ok_or("expected 0% to 100%")
+}

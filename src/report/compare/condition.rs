@@ -1,0 +1,124 @@
+//! Conditions on changes: `ttft.p99 > +5%`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+use super::figure::metric_named;
+use super::{ComparedFigure, FigureChange};
+use crate::stats::change::{Change, Verdict};
+use crate::stats::interval::NotEnoughData;
+
+const EXPECTED: &str = "expected a figure, > or <, and a change with its sign, as in `ttft.p99 > +5%` or \
+                        `goodput < -2%`; figures: goodput, success_rate, output_tokens_per_second, and ttft, itl, tpot \
+                        and e2e with .p50, .p90 or .p99";
+
+/// A change that fails the comparison, if the data supports it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChangeCondition {
+    text: String,
+    figure: FigureName,
+    is_above: bool,
+    /// Relative change, or difference of a share: 0.05 is 5 % or 5 points more.
+    limit: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum FigureName {
+    /// Of every SLO.
+    Goodput,
+    One(ComparedFigure),
+}
+
+/// Result of a condition. *Worse* means that the whole interval fulfills the condition.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ChangeConditionResult {
+    /// The condition as written.
+    pub condition: String,
+    /// Whether the data supports it.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+}
+
+impl ChangeCondition {
+    /// Evaluates the condition; of several SLOs, the worst decides. Without enough data, it is undecided.
+    pub(super) fn evaluate(&self, changes: &[FigureChange]) -> ChangeConditionResult {
+        let is_meant = |change: &&FigureChange| match self.figure {
+            FigureName::Goodput => matches!(change.figure, ComparedFigure::Goodput(_)),
+            FigureName::One(figure) => change.figure == figure,
+        };
+        let missing = |missing: NotEnoughData| Verdict::Undecided { data_factor: Some(missing.factor()) };
+        let verdict =
+            |change: &FigureChange| change.change.map_or_else(missing, |known| self.verdict(change.figure, known));
+        let verdicts: Vec<Verdict> = changes.iter().filter(is_meant).map(verdict).collect();
+        let undecided = verdicts.iter().copied().find(|verdict| matches!(verdict, Verdict::Undecided { .. }));
+        let verdict = match verdicts.contains(&Verdict::Worse) {
+            true => Verdict::Worse,
+            false => undecided.unwrap_or(if verdicts.is_empty() { UNDECIDED } else { Verdict::NotWorse }),
+        };
+        ChangeConditionResult { condition: self.text.clone(), verdict }
+    }
+
+    fn verdict(&self, figure: ComparedFigure, change: Change) -> Verdict {
+        match self.is_above {
+            true => change.verdict(self.limit),
+            false if figure.is_share() => change.reversed().verdict(-self.limit),
+            // A fall below −2 % is a rise of the reversed change above 1 ÷ 0.98 − 1.
+            false => change.reversed().verdict(1.0 / (1.0 + self.limit) - 1.0),
+        }
+    }
+}
+
+const UNDECIDED: Verdict = Verdict::Undecided { data_factor: None };
+
+impl fmt::Display for ChangeCondition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl FromStr for ChangeCondition {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{EXPECTED}, not `{}`", text.chars().take(60).collect::<String>().escape_debug());
+        let at = text.find(['<', '>']).ok_or_else(wrong)?;
+        let (name, rest) = text.split_at(at);
+        let percent = rest[1..].trim().strip_suffix('%').ok_or_else(wrong)?;
+        if !percent.starts_with(['+', '-']) {
+            return Err(wrong());
+        }
+        let percent: f64 = percent.parse().map_err(|_| wrong())?;
+        let limit = Some(percent / 100.0).filter(|limit| limit.is_finite() && *limit > -1.0).ok_or_else(wrong)?;
+        let figure = match name.trim() {
+            "goodput" => FigureName::Goodput,
+            "success_rate" => FigureName::One(ComparedFigure::SuccessRate),
+            "output_tokens_per_second" => FigureName::One(ComparedFigure::OutputTokenRate),
+            name => {
+                let (metric, statistic) = name.split_once('.').ok_or_else(wrong)?;
+                let metric = metric_named(metric).ok_or_else(wrong)?;
+                let percent = statistic.strip_prefix('p').and_then(|percent| percent.parse().ok()).ok_or_else(wrong)?;
+                let known = [50.0, 90.0, 99.0].contains(&percent);
+                FigureName::One(Some(ComparedFigure::Percentile(metric, percent)).filter(|_| known).ok_or_else(wrong)?)
+            }
+        };
+        Ok(Self { text: text.trim().to_owned(), figure, is_above: rest.starts_with('>'), limit })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_names_a_figure_a_direction_and_a_signed_change() {
+        let read = |text: &str| text.parse::<ChangeCondition>();
+        let rise = read("ttft.p99 > +5%").unwrap();
+        assert_eq!((rise.is_above, rise.limit), (true, 0.05));
+        assert_eq!(read("goodput<-2%").unwrap().limit, -0.02);
+        for wrong in ["ttft.p99>5%", "ttft.p98>+5%", "ttft>+5%", "x.p50>+5%", "ttft.p99>+5", "", "goodput<-100%"] {
+            assert!(read(wrong).unwrap_err().starts_with("expected a figure"), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Figures of both sides, and their change.
+
+use super::super::confidence::{BOOTSTRAP_SEED, MetricEstimates, goodput, metric_slices};
+use super::super::metric::ReportMetric;
+use super::super::request_point::RequestPoint;
+use super::{ComparedFigure, ComparedRun, ComparisonMethod, FigureChange};
+use crate::stats::bootstrap::BlockBootstrap;
+use crate::stats::change::Change;
+use crate::stats::estimate::{Estimate, proportion, rate};
+use crate::stats::hypothesis::{hedges_g, paired, paired_relative, welch, welch_relative};
+use crate::stats::interval::NotEnoughData;
+use crate::stats::slice_histogram::HistogramSlices;
+
+/// Slices of time for a rate.
+const RATE_SLICES: usize = 240;
+
+/// One figure of one side.
+#[derive(Debug)]
+pub(super) struct SideFigure {
+    /// Value in each run that has one.
+    values: Vec<f64>,
+    /// Of a side with one run, compared by bootstrap.
+    estimate: Option<Estimate>,
+    /// Mean and standard deviation of single values, of a side with one run.
+    moments: Option<(f64, f64)>,
+}
+
+/// The figures of a side. Two runs that are paired share the seed of their resamples.
+pub(super) fn side(
+    runs: &mut [ComparedRun],
+    figures: &[ComparedFigure],
+    method: ComparisonMethod,
+    is_before: bool,
+) -> Vec<SideFigure> {
+    let values = |runs: &mut [ComparedRun], figure| runs.iter_mut().filter_map(|run| value(figure, run)).collect();
+    let [run] = runs else {
+        return figures
+            .iter()
+            .map(|figure| SideFigure { values: values(runs, *figure), estimate: None, moments: None })
+            .collect();
+    };
+    let offset = u64::from(!is_before && method != ComparisonMethod::PairedBootstrap) << 32;
+    let bootstrap = BlockBootstrap::new(BOOTSTRAP_SEED + offset);
+    let gaps = std::mem::take(&mut run.fold.gaps).finish();
+    let is_bootstrap = matches!(method, ComparisonMethod::Bootstrap | ComparisonMethod::PairedBootstrap);
+    let mut of = |figure: &ComparedFigure| SideFigure {
+        values: value(*figure, run).into_iter().collect(),
+        estimate: is_bootstrap.then(|| estimate(*figure, run, &gaps, &bootstrap)).flatten(),
+        moments: moments(*figure, run),
+    };
+    figures.iter().map(&mut of).collect()
+}
+
+/// The value that a report prints.
+fn value(figure: ComparedFigure, run: &mut ComparedRun) -> Option<f64> {
+    let share = |part: u64, all: u64| (all > 0).then(|| part as f64 / all as f64);
+    match figure {
+        ComparedFigure::Goodput(slo) => {
+            let counts = run.fold.total.goodput.get(slo)?;
+            share(counts.met, counts.counted)
+        }
+        ComparedFigure::SuccessRate => {
+            let counted = || run.fold.points.iter().filter(|point| !point.cancelled);
+            share(counted().filter(|point| point.success).count() as u64, counted().count() as u64)
+        }
+        ComparedFigure::OutputTokenRate => {
+            let (tokens, seconds) = output_tokens(&run.fold.points)?;
+            Some(tokens.iter().sum::<f64>() / seconds.iter().sum::<f64>())
+        }
+        ComparedFigure::Percentile(metric, percent) => {
+            let metric = metric_of_samples(run, metric);
+            Some(run.fold.total.samples[metric as usize].sorted()?.percentile(percent))
+        }
+    }
+}
+
+fn estimate(
+    figure: ComparedFigure,
+    run: &ComparedRun,
+    gaps: &HistogramSlices,
+    bootstrap: &BlockBootstrap,
+) -> Option<Estimate> {
+    let points = &run.fold.points;
+    match figure {
+        ComparedFigure::Goodput(slo) => goodput(points, slo, bootstrap),
+        ComparedFigure::SuccessRate => {
+            let counted = points.iter().filter(|point| !point.cancelled);
+            proportion(&counted.map(|point| point.success).collect::<Vec<_>>(), 1.0, bootstrap)
+        }
+        ComparedFigure::OutputTokenRate => {
+            let (tokens, seconds) = output_tokens(points)?;
+            rate(&tokens, &seconds, bootstrap)
+        }
+        ComparedFigure::Percentile(ReportMetric::Itl, percent) => {
+            MetricEstimates::of(gaps, &[percent], bootstrap)?.percentile(percent).cloned()
+        }
+        ComparedFigure::Percentile(metric, percent) => {
+            MetricEstimates::of(&metric_slices(points, metric), &[percent], bootstrap)?.percentile(percent).cloned()
+        }
+    }
+}
+
+/// Output tokens of successes by the end of their responses, and the seconds, in equal slices of the run.
+fn output_tokens(points: &[RequestPoint]) -> Option<(Vec<f64>, Vec<f64>)> {
+    let first = points.iter().map(|point| point.started).min()?;
+    let last = points.iter().filter_map(RequestPoint::ended).max()?;
+    let length = last.saturating_sub(first).max(1) as f64;
+    let mut tokens = vec![0.0; RATE_SLICES];
+    for point in points {
+        if let (Some(ended), Some(osl)) = (point.ended(), point.osl()) {
+            let slice = ((ended - first) as f64 / length * RATE_SLICES as f64) as usize;
+            tokens[slice.min(RATE_SLICES - 1)] += osl as f64;
+        }
+    }
+    Some((tokens, vec![length / 1e9 / RATE_SLICES as f64; RATE_SLICES]))
+}
+
+/// The change of one figure; `None` if a side has no value, or one of 0 that has no relative change.
+pub(super) fn change(
+    figure: ComparedFigure,
+    label: String,
+    (before, after): (&SideFigure, &SideFigure),
+    method: ComparisonMethod,
+) -> Option<FigureChange> {
+    let mean = |values: &[f64]| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
+    let (value_before, value_after) = (mean(&before.values)?, mean(&after.values)?);
+    let is_share = figure.is_share();
+    let change: Result<Change, NotEnoughData> = match method {
+        ComparisonMethod::Bootstrap | ComparisonMethod::PairedBootstrap => {
+            let (before, after) = (before.estimate.as_ref()?, after.estimate.as_ref()?);
+            if is_share { after.difference_from(before) } else { after.relative_change_from(before)? }
+        }
+        ComparisonMethod::PairedRuns if is_share => paired(&before.values, &after.values),
+        ComparisonMethod::PairedRuns => paired_relative(&before.values, &after.values)?,
+        ComparisonMethod::Runs if is_share => welch(&before.values, &after.values),
+        ComparisonMethod::Runs => welch_relative(&before.values, &after.values)?,
+    };
+    let effect_size = match before.moments.zip(after.moments) {
+        Some((before, after)) => cohens_d(before, after),
+        None => hedges_g(&before.values, &after.values),
+    };
+    Some(FigureChange {
+        figure,
+        label,
+        before: value_before,
+        after: value_after,
+        change,
+        effect_size,
+        verdict: None,
+        better: false,
+    })
+}
+
+fn moments(figure: ComparedFigure, run: &mut ComparedRun) -> Option<(f64, f64)> {
+    let ComparedFigure::Percentile(metric, _) = figure else { return None };
+    let metric = metric_of_samples(run, metric);
+    run.fold.total.samples[metric as usize].sorted().map(|sorted| (sorted.mean(), sorted.deviation()))
+}
+
+/// Difference of the means in pooled standard deviations of single values.
+fn cohens_d((mean_before, sd_before): (f64, f64), (mean_after, sd_after): (f64, f64)) -> Option<f64> {
+    let pooled = ((sd_before.powi(2) + sd_after.powi(2)) / 2.0).sqrt();
+    (pooled > 0.0).then(|| (mean_after - mean_before) / pooled)
+}
+
+/// A capture has no planned moments, so its TTFT and E2E are from the first byte.
+fn metric_of_samples(run: &ComparedRun, metric: ReportMetric) -> ReportMetric {
+    let from_sent = match metric {
+        ReportMetric::TtftFromPlanned => ReportMetric::Ttft,
+        ReportMetric::E2eFromPlanned => ReportMetric::E2e,
+        metric => metric,
+    };
+    if run.fold.total.samples[metric as usize].is_empty() { from_sent } else { metric }
+}

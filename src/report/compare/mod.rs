@@ -1,0 +1,240 @@
+//! Two sides of runs compared: what changed, how sure that is, and whether it is worse.
+//!
+//! # The unit is the run
+//! With several runs on each side, the figures of the runs are the samples ([`crate::stats::hypothesis`]): servers warm
+//! up, caches fill and neighbors come and go from run to run, which no interval within one run can see. With one run on
+//! each side, a moving-block bootstrap in time estimates the variation within a run
+//! ([`crate::stats::bootstrap`]). Runs of one plan are paired: both resample the same parts of the plan.
+//!
+//! # Verdict
+//! Each figure is *worse*, *not worse* or *undecided* ([`crate::stats::change`]). The comparison is worse if any figure
+//! is, after Holm's adjustment over all; not worse if all figures with enough data are; and otherwise undecided.
+//! Where the workload differs, there is no verdict, because the load explains any change.
+
+mod condition;
+mod estimates;
+mod explanation;
+mod figure;
+mod group_change;
+mod json;
+pub mod markdown;
+mod same_experiment;
+pub mod text;
+
+use serde::Serialize;
+
+use super::accumulate::{Accumulator, AccumulatorSettings};
+use super::context::ReportContext;
+use super::source::{ReportSource, SourceError, SourceReader, read};
+use crate::stats::change::{Change, Verdict, verdicts};
+use crate::stats::interval::NotEnoughData;
+pub use condition::{ChangeCondition, ChangeConditionResult};
+pub use explanation::LoadFactor;
+pub use figure::ComparedFigure;
+pub use group_change::{GroupChange, GroupFigures};
+pub use same_experiment::{ExperimentDifference, WorkloadComparison};
+
+/// One run of a side.
+#[derive(Debug)]
+pub struct ComparedRun {
+    /// The source of the run.
+    pub source: ReportSource,
+    /// What produced it.
+    pub context: ReportContext,
+    pub(super) fold: Accumulator,
+}
+
+impl ComparedRun {
+    /// Reads a run or a capture.
+    ///
+    /// # Errors
+    /// The path cannot be read.
+    pub fn read(opened: SourceReader, settings: AccumulatorSettings) -> Result<Self, SourceError> {
+        let mut fold = Accumulator::new(settings);
+        let mut sources = read(vec![opened], &mut fold)?;
+        fold.points.sort_unstable_by_key(super::request_point::RequestPoint::order);
+        let seconds = fold.total.window.map_or(0.0, |(first, last)| last.since(first).as_secs());
+        let context = ReportContext::of(&sources, &fold.models, seconds);
+        Ok(Self { source: sources.remove(0), context, fold })
+    }
+}
+
+/// Settings of a comparison.
+#[derive(Clone, Debug)]
+pub struct ComparisonSettings {
+    /// Relative change, and difference of a share, that still counts as not worse.
+    pub margin: f64,
+    /// Gives a verdict although the workloads differ.
+    pub although_different: bool,
+    /// Conditions that decide the exit code.
+    pub conditions: Vec<ChangeCondition>,
+}
+
+/// A comparison, ready for every output format.
+#[derive(Debug)]
+pub struct Comparison {
+    /// Paths of the first side.
+    pub before: Vec<String>,
+    /// Paths of the second side.
+    pub after: Vec<String>,
+    /// Relative change, and difference of a share, that still counts as not worse.
+    pub margin: f64,
+    /// Whether both sides are one experiment.
+    pub workload: WorkloadComparison,
+    /// How the change was estimated.
+    pub method: ComparisonMethod,
+    /// The figures.
+    pub figures: Vec<FigureChange>,
+    /// The overall verdict; `None` if the workloads differ.
+    pub verdict: Option<Verdict>,
+    /// What else changed, and may explain the figures.
+    pub factors: Vec<LoadFactor>,
+    /// Conditions of `--fail-if`.
+    pub conditions: Vec<ChangeConditionResult>,
+    /// Groups of `--by`.
+    pub groups: Vec<GroupChange>,
+}
+
+/// How the change was estimated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ComparisonMethod {
+    /// Several runs on each side.
+    Runs,
+    /// Several runs on each side, of which each two in the same place have one plan.
+    PairedRuns,
+    /// One run on each side, of one plan: both resample the same parts of the plan.
+    PairedBootstrap,
+    /// One run on each side.
+    Bootstrap,
+}
+
+impl ComparisonMethod {
+    /// Describes the method in a sentence.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Runs => "the runs of each side are the samples (Welch's t-test on logarithms)",
+            Self::PairedRuns => "runs of one plan are paired (paired t-test on logarithms)",
+            Self::PairedBootstrap => {
+                "one run on each side, paired by plan (moving-block bootstrap in time); variation from run to run is \
+                 not in the intervals"
+            }
+            Self::Bootstrap => {
+                "one run on each side (moving-block bootstrap in time); variation from run to run is not in the intervals"
+            }
+        }
+    }
+}
+
+/// Change of one figure.
+#[derive(Clone, Debug)]
+pub struct FigureChange {
+    /// The figure.
+    pub figure: ComparedFigure,
+    /// Its name for people.
+    pub label: String,
+    /// Value of the first side, in the display unit; the mean of several runs.
+    pub before: f64,
+    /// Value of the second side.
+    pub after: f64,
+    /// Relative change, or difference of a share, with its interval; or the reason why there is none.
+    pub change: Result<Change, NotEnoughData>,
+    /// Difference in standard deviations: of the runs (Hedges' g), or of single values (Cohen's d).
+    pub effect_size: Option<f64>,
+    /// Verdict within the family of all figures; `None` without an interval.
+    pub verdict: Option<Verdict>,
+    /// The whole interval lies beyond the margin on the better side.
+    pub better: bool,
+}
+
+impl FigureChange {
+    /// The change without regard to its interval.
+    pub(super) fn point_change(&self) -> f64 {
+        if self.figure.is_share() { self.after - self.before } else { self.after / self.before - 1.0 }
+    }
+}
+
+impl Comparison {
+    /// Compares two sides with at least one run each.
+    pub fn of(before: &mut [ComparedRun], after: &mut [ComparedRun], settings: &ComparisonSettings) -> Self {
+        let workload = WorkloadComparison::of(before, after);
+        let method = match (before.len(), after.len()) {
+            (1, 1) if workload.same_plan => ComparisonMethod::PairedBootstrap,
+            (1, 1) => ComparisonMethod::Bootstrap,
+            // Of one plan on all runs, any two could be a pair: the t-test without pairs has more degrees of freedom.
+            _ if !workload.same_plan && same_experiment::are_pairs(before, after) => ComparisonMethod::PairedRuns,
+            _ => ComparisonMethod::Runs,
+        };
+        let figures = ComparedFigure::family(&before[0].fold.settings.slos);
+        let slos = before[0].fold.settings.slos.clone();
+        let side = |runs, is_before| estimates::side(runs, &figures, method, is_before);
+        let (side_before, side_after) = (side(before, true), side(after, false));
+        let of = |((figure, before), after): ((&ComparedFigure, _), _)| {
+            estimates::change(*figure, figure.key(&slos), (before, after), method)
+        };
+        let mut changes: Vec<FigureChange> = figures.iter().zip(&side_before).zip(&side_after).filter_map(of).collect();
+        judge(&mut changes, settings.margin);
+        let withheld = workload.is_different() && !settings.although_different;
+        let verdict = (!withheld).then(|| overall(&changes));
+        let conditions = settings.conditions.iter().map(|condition| condition.evaluate(&changes)).collect();
+        let paths = |side: &[ComparedRun]| side.iter().map(|run| run.source.path.clone()).collect();
+        Self {
+            before: paths(before),
+            after: paths(after),
+            margin: settings.margin,
+            workload,
+            method,
+            figures: changes,
+            verdict,
+            factors: explanation::factors(before, after),
+            groups: group_change::groups(before, after),
+            conditions,
+        }
+    }
+
+    /// Whether a condition fails the comparison. `undecided` is the result of a condition that the data does not decide.
+    pub fn fails(&self, undecided_fails: bool) -> bool {
+        self.conditions.iter().any(|condition| match condition.verdict {
+            Verdict::Worse => true,
+            Verdict::NotWorse => false,
+            Verdict::Undecided { .. } => undecided_fails,
+        })
+    }
+}
+
+/// The change as a cost: more is worse.
+fn cost(figure: ComparedFigure, change: Change) -> Change {
+    if figure.is_cost() { change } else { change.reversed() }
+}
+
+/// Sets the verdict of each figure, with Holm's adjustment over the family.
+fn judge(changes: &mut [FigureChange], margin: f64) {
+    let known: Vec<usize> = (0..changes.len()).filter(|at| changes[*at].change.is_ok()).collect();
+    let costs = |at: &usize| Some((cost(changes[*at].figure, changes[*at].change.ok()?), margin));
+    let family: Vec<(Change, f64)> = known.iter().filter_map(costs).collect();
+    for ((at, verdict), (cost, _)) in known.iter().zip(verdicts(&family)).zip(&family) {
+        changes[*at].verdict = Some(verdict);
+        changes[*at].better = matches!(cost.reversed().verdict(margin), Verdict::Worse);
+    }
+}
+
+/// A figure without an interval is undecided: data that is missing supports no verdict.
+fn overall(changes: &[FigureChange]) -> Verdict {
+    if changes.iter().any(|change| change.verdict == Some(Verdict::Worse)) {
+        return Verdict::Worse;
+    }
+    let factors: Vec<Option<f64>> = changes
+        .iter()
+        .filter_map(|change| match (&change.change, change.verdict) {
+            (Err(missing), _) => Some(Some(missing.factor())),
+            (_, Some(Verdict::Undecided { data_factor })) => Some(data_factor),
+            _ => None,
+        })
+        .collect();
+    if factors.is_empty() && !changes.is_empty() {
+        return Verdict::NotWorse;
+    }
+    // The figure that needs the most data; without a factor the estimate lies on the margin.
+    let known: Option<Vec<f64>> = factors.into_iter().collect();
+    Verdict::Undecided { data_factor: known.and_then(|factors| factors.into_iter().reduce(f64::max)) }
+}

@@ -1,0 +1,211 @@
+//! `streamgauge compare`: what changed between two sides, and what the exit code is.
+//!
+//! The runs of `tests/data/runs/compare` are of `streamgauge sim` with steps of 10 ms before and 14 ms after, and the
+//! same three seeds.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use streamgauge::measure::record::{CountSource, Outcome};
+use streamgauge::measure::time::Gap;
+use streamgauge::measure::timeline::TokenEvent;
+use streamgauge::trace_file::gaps::pack;
+use streamgauge::trace_file::row::{Timing, TraceEntry, TraceHeader};
+
+const MS: u64 = 1_000_000;
+
+fn compare(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_streamgauge"))
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/runs/compare"))
+        .arg("compare")
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn json_of(arguments: &[&str]) -> Value {
+    let output = compare(arguments);
+    assert!(output.status.code() < Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn figure<'a>(comparison: &'a Value, name: &str) -> &'a Value {
+    comparison["figures"].as_array().unwrap().iter().find(|of| of["figure"] == name).unwrap()
+}
+
+fn round(value: &Value) -> f64 {
+    (value.as_f64().unwrap() * 1e4).round() / 1e4
+}
+
+const THREE: [&str; 7] = ["before-1", "before-2", "before-3", "--", "after-1", "after-2", "after-3"];
+
+#[test]
+fn runs_of_one_plan_are_paired_and_the_slower_side_is_worse() {
+    let comparison = json_of(&[&["--json"], &THREE[..]].concat());
+    assert_eq!((&comparison["method"], &comparison["verdict"]["verdict"]), (&json!("paired_runs"), &json!("worse")));
+    let itl = figure(&comparison, "itl.p50");
+    // Each side is the mean of what `report` prints for its runs.
+    let reported = |side: &str| {
+        let p50 = |run| {
+            let path = format!("{}/tests/data/runs/compare/{side}-{run}", env!("CARGO_MANIFEST_DIR"));
+            let output = Command::new(env!("CARGO_BIN_EXE_streamgauge")).args(["report", "--json", &path]).output();
+            let report: Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
+            report["metrics"]["itl"]["p50"].as_f64().unwrap()
+        };
+        (p50(1) + p50(2) + p50(3)) / 3.0
+    };
+    for side in ["before", "after"] {
+        assert!((itl[side].as_f64().unwrap() - reported(side)).abs() < 1e-9, "{side}");
+    }
+    // Of the medians 14.158, 14.497 and 14.105 ms, and 19.190, 19.468 and 19.160 ms: the mean of the logarithms of the
+    // ratios ± 4.3027 · s ÷ √3.
+    assert_eq!(round(&itl["change"]), 0.3522);
+    assert_eq!([round(&itl["ci95"][0]), round(&itl["ci95"][1])], [0.3319, 0.3728]);
+    assert_eq!(itl["verdict"]["verdict"], "worse");
+    assert_eq!(comparison["factors"][3]["name"], "requests in flight");
+    assert_eq!(comparison["factors"][3]["notable"], true, "a batch that is a fifth larger");
+}
+
+#[test]
+fn one_run_on_each_side_is_compared_by_bootstrap_and_states_what_is_too_few() {
+    let comparison = json_of(&["--json", "before-1", "after-1"]);
+    assert_eq!(comparison["method"], "paired_bootstrap");
+    assert_eq!(json_of(&["--json", "before-1", "after-2"])["method"], "bootstrap", "the seeds differ");
+    let p99 = figure(&comparison, "ttft.p99");
+    assert_eq!((&p99["ci95"], &p99["verdict"]), (&Value::Null, &Value::Null));
+    let reason = p99["not_enough_data"].as_str().unwrap();
+    assert!(reason.starts_with("not enough data: ") && reason.contains("times as much"), "{reason}");
+}
+
+#[test]
+fn a_side_against_itself_is_undecided_if_data_is_missing_and_never_worse() {
+    let comparison = json_of(&["--json", "before-1", "before-1"]);
+    // The success rate alone has an interval: it supports no "not worse" for the latencies.
+    assert_eq!(comparison["verdict"]["verdict"], "undecided");
+    assert!(comparison["verdict"]["data_factor"].as_f64().unwrap() > 1.0);
+    let success = figure(&comparison, "success_rate");
+    assert_eq!((&success["change"], &success["verdict"]["verdict"]), (&json!(0.0), &json!("not_worse")));
+    let differences = &comparison["workload"]["differences"];
+    assert_eq!((differences, &comparison["workload"]["same_plan"]), (&json!([]), &json!(true)));
+}
+
+#[test]
+fn the_exit_code_is_1_only_if_the_whole_interval_supports_the_condition() {
+    let code = |arguments: &[&str]| compare(&[arguments, &THREE[..]].concat()).status.code();
+    assert_eq!(code(&["--fail-if", "itl.p50 > +5%"]), Some(1));
+    assert_eq!(code(&["--fail-if", "itl.p50 > +50%"]), Some(0));
+    assert_eq!(code(&["--fail-if", "ttft.p50 > +5%"]), Some(0), "undecided passes by default");
+    assert_eq!(code(&["--fail-if", "ttft.p50 > +5%", "--undecided", "fail"]), Some(1));
+    assert_eq!(code(&["--fail-if", "output_tokens_per_second < -5%"]), Some(1));
+    assert_eq!(code(&["--fail-if", "success_rate < -1%", "--undecided", "fail"]), Some(0));
+    assert_eq!(code(&["--fail-if", "itl.p50 > 5%"]), Some(2), "without a sign");
+}
+
+#[test]
+fn different_workloads_have_no_verdict_unless_that_is_asked_for() {
+    let comparison = json_of(&["--json", "before-1", "../chat"]);
+    assert_eq!(comparison["verdict"], Value::Null);
+    let differences = comparison["workload"]["differences"].as_array().unwrap();
+    let of = |what: &str| differences.iter().find(|of| of["what"] == what).unwrap();
+    assert_eq!(of("ISL distribution")["workload"], true);
+    assert_eq!(of("target")["workload"], false);
+    let text = String::from_utf8(compare(&["before-1", "../chat"]).stdout).unwrap();
+    assert!(text.contains("verdict      withheld: the workloads differ"), "{text}");
+    let despite = json_of(&["--json", "--although", "different", "before-1", "../chat"]);
+    assert!(despite["verdict"]["verdict"].is_string(), "{}", despite["verdict"]);
+}
+
+#[test]
+fn markdown_and_plain_text_have_the_figures_of_the_text() {
+    let text = |arguments: &[&str]| String::from_utf8(compare(&[arguments, &THREE[..]].concat()).stdout).unwrap();
+    let line = text(&[]).lines().find(|line| line.starts_with("itl.p50")).unwrap().to_owned();
+    let markdown = text(&["--markdown"]);
+    let row = markdown.lines().find(|line| line.starts_with("| itl.p50 ")).unwrap();
+    let cells: Vec<&str> = row.split('|').map(str::trim).filter(|cell| !cell.is_empty()).collect();
+    assert_eq!(cells.len(), 7, "{row}");
+    assert!(cells.iter().all(|cell| line.contains(cell)), "{row} and {line}");
+    assert!(text(&["--plain", "--by", "isl-bucket"]).is_ascii());
+}
+
+/// Requests a second apart, from midnight of a day on; each hour has 60.
+fn capture(folder: &Path, name: &str, day: u64, ttft_ms: impl Fn(usize) -> u64, outcome: Outcome) -> String {
+    let header = TraceHeader { started_unix_ns: Some(day * 86_400_000_000_000), ..TraceHeader::new("test") };
+    let mut text = serde_json::to_string(&header).unwrap() + "\n";
+    for number in 0..120 {
+        let at = number as u64 * 60_000 * MS;
+        let first = ttft_ms(number) * MS;
+        let entry = TraceEntry {
+            at,
+            model: Some(["river", "lake"][number % 2].to_owned()),
+            stream: Some(true),
+            status: Some(if outcome == Outcome::Success { 200 } else { 500 }),
+            outcome: Some(outcome),
+            output_tokens: Some(2),
+            output_source: Some(CountSource::Usage),
+            timing: Timing {
+                sent: Some(0),
+                first_token: Some(first),
+                first_output: Some(first),
+                ended: Some(first + 10 * MS),
+                gaps: Some(pack(&[TokenEvent::new(Gap::from_millis(10), Some(1))])),
+                ..Timing::default()
+            },
+            ..TraceEntry::default()
+        };
+        text += &(serde_json::to_string(&entry).unwrap() + "\n");
+    }
+    let path = folder.join(name);
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn two_days_of_production_are_compared_by_hour_of_the_day_and_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let monday = capture(folder.path(), "monday", 20_000, |_| 100, Outcome::Success);
+    // On the second day, one model is slower in the second hour.
+    let slow = |number: usize| if number >= 60 && number % 2 == 1 { 300 } else { 100 };
+    let tuesday = capture(folder.path(), "tuesday", 20_001, slow, Outcome::Success);
+    let comparison = json_of(&["--json", "--by", "hour,model", &monday, &tuesday]);
+    let groups: Vec<_> = comparison["groups"].as_array().unwrap().iter().collect();
+    let of = |group: &Value| {
+        let by = (group["by"]["hour"].as_str().unwrap().to_owned(), group["by"]["model"].as_str().unwrap().to_owned());
+        let p50 = |side: &str| group[side]["ttft_p50"].as_f64().unwrap();
+        (by.0, by.1, group["before"]["requests"].as_u64().unwrap(), p50("before"), p50("after"))
+    };
+    let expected = [("00Z", "lake", 100.0), ("00Z", "river", 100.0), ("01Z", "lake", 300.0), ("01Z", "river", 100.0)];
+    let expected = expected.map(|(hour, model, after)| (hour.to_owned(), model.to_owned(), 30, 100.0, after));
+    assert_eq!(groups.into_iter().map(of).collect::<Vec<_>>(), expected);
+    let filtered = json_of(&["--json", "--filter", "model=river", &monday, &tuesday]);
+    assert_eq!(figure(&filtered, "ttft.p99")["after"], 100.0);
+}
+
+#[test]
+fn a_server_that_fails_every_request_is_worse_by_100_points() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = capture(folder.path(), "good", 20_000, |_| 100, Outcome::Success);
+    let bad = capture(folder.path(), "bad", 20_000, |_| 100, Outcome::Failed);
+    let comparison = json_of(&["--json", "--although", "different", &good, &bad]);
+    let success = figure(&comparison, "success_rate");
+    assert_eq!((&success["change"], &success["verdict"]["verdict"]), (&json!(-1.0), &json!("worse")));
+    assert_eq!(comparison["verdict"]["verdict"], "worse");
+}
+
+#[test]
+fn a_wrong_use_names_the_remedy_and_exits_with_2() {
+    let error = |arguments: &[&str]| {
+        let output = compare(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(error(&["before-1"]).contains("name two runs"));
+    assert!(error(&["before-1", "before-2", "after-1"]).contains("`--` between them"));
+    let after = error(&["before-1", "--", "after-1", "--fail-if", "itl.p50 > +5%"]);
+    assert!(
+        after.contains("--fail-if follows `--`, so it is a path; remedy: write options before the runs"),
+        "{after}"
+    );
+    assert!(error(&["before-1", "nowhere"]).contains("nowhere"));
+    assert!(error(&["../sweep", "before-1"]).contains("../sweep/runs/rate-1"));
+}
