@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{ArgGroup, ValueEnum, ValueHint};
 
 use super::exit_code::EXIT_USAGE;
@@ -11,6 +12,7 @@ use super::values::group_by;
 use super::verb_help::VerbHelp;
 use crate::measure::slo::{Slo, Slos};
 use crate::report::accumulate::AccumulatorSettings;
+use crate::report::compare::history::{self, HistoryRun, RunHistory};
 use crate::report::compare::{ChangeCondition, ComparedRun, Comparison, ComparisonSettings, markdown, text};
 use crate::report::filter::RequestFilter;
 use crate::report::group_by::GroupBy;
@@ -34,6 +36,7 @@ pub(super) const HELP: VerbHelp = VerbHelp {
             "In CI, fail if three runs of a change are slower than three of its base",
             "streamgauge compare --fail-if 'ttft.p99 > +5%' base-1 base-2 base-3 -- change-1 change-2 change-3",
         ),
+        ("Find the run at which nightly results changed", "streamgauge compare --trend nightly/*"),
         ("Compare two days of production", "streamgauge compare monday/ tuesday/ --by model,hour --although different"),
     ],
 };
@@ -50,6 +53,10 @@ pub(super) struct Args {
     /// Runs or captures of the second side
     #[arg(last = true, value_name = "B", value_hint = ValueHint::AnyPath)]
     after: Vec<PathBuf>,
+
+    /// Find the changes in a history of runs, oldest first by their dates; exit with status 1 if a newest run is worse
+    #[arg(long, conflicts_with_all = ["after", "fail_if", "although", "by"], help_heading = "Verdict")]
+    trend: bool,
 
     /// Count a relative change up to this as not worse
     #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = margin, help_heading = "Verdict")]
@@ -111,8 +118,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn compare(args: &Args) -> anyhow::Result<ExitCode> {
-    let (before, after) = args.sides()?;
-    for path in before.iter().chain(after) {
+    for path in args.before.iter().chain(&args.after) {
         if SweepFile::read(path).map_err(anyhow::Error::msg)?.is_some() {
             let path = path.display();
             anyhow::bail!(
@@ -120,17 +126,15 @@ fn compare(args: &Args) -> anyhow::Result<ExitCode> {
             );
         }
     }
+    if args.trend {
+        return args.trend();
+    }
+    let (before, after) = args.sides()?;
     let open = |paths: &[PathBuf]| paths.iter().map(|path| SourceReader::open(path)).collect::<Result<Vec<_>, _>>();
     let (before, after) = (open(before)?, open(after)?);
     let slos = args.slos(before.iter().chain(&after))?;
     let read = |side: Vec<SourceReader>| -> anyhow::Result<Vec<ComparedRun>> {
-        let settings = || AccumulatorSettings {
-            slos: slos.clone(),
-            by: args.by.clone(),
-            filter: args.filter.clone().unwrap_or_default(),
-            ..AccumulatorSettings::default()
-        };
-        side.into_iter().map(|opened| Ok(ComparedRun::read(opened, settings())?)).collect()
+        side.into_iter().map(|opened| Ok(ComparedRun::read(opened, args.settings(&slos))?)).collect()
     };
     let (mut before, mut after) = (read(before)?, read(after)?);
     let settings = ComparisonSettings {
@@ -149,6 +153,31 @@ fn compare(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
+    fn settings(&self, slos: &Slos) -> AccumulatorSettings {
+        AccumulatorSettings {
+            slos: slos.clone(),
+            by: self.by.clone(),
+            filter: self.filter.clone().unwrap_or_default(),
+            ..AccumulatorSettings::default()
+        }
+    }
+
+    /// One run after the other is open: a history may be longer than the limit of open files.
+    fn trend(&self) -> anyhow::Result<ExitCode> {
+        let newest = SourceReader::open(self.before.last().context("no runs")?)?;
+        let slos = self.slos(std::iter::once(&newest))?;
+        drop(newest);
+        let read = |path: &PathBuf| HistoryRun::read(SourceReader::open(path)?, self.settings(&slos));
+        let runs = self.before.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        let history = RunHistory::of(runs, &slos, self.margin).context("no runs")?;
+        let printed = print(&match () {
+            () if self.json => history.json(),
+            () if self.markdown => history::text::markdown(&history),
+            () => history::text::render(&history, text_layout(self.plain)),
+        })?;
+        Ok(if history.new_regressions().next().is_some() { ExitCode::FAILURE } else { printed })
+    }
+
     /// Two paths without `--` are one of each side.
     fn sides(&self) -> anyhow::Result<(&[PathBuf], &[PathBuf])> {
         if let Some(flag) = self.after.iter().find(|path| path.to_string_lossy().starts_with("--")) {

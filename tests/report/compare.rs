@@ -192,6 +192,55 @@ fn a_server_that_fails_every_request_is_worse_by_100_points() {
     assert_eq!(comparison["verdict"]["verdict"], "worse");
 }
 
+/// Nightly captures; every request of run `n` has this TTFT.
+fn nightly(folder: &Path, ttft_ms: &[u64]) -> Vec<String> {
+    let one = |(night, ttft): (usize, &u64)| {
+        capture(folder, &format!("night-{night:02}"), 20_000 + night as u64, |_| *ttft, Outcome::Success)
+    };
+    ttft_ms.iter().enumerate().map(one).collect()
+}
+
+#[test]
+fn a_history_names_the_run_at_which_it_changed_and_fails_while_that_is_new() {
+    let folder = tempfile::tempdir().unwrap();
+    let steady = [100, 101, 99, 100, 102, 98, 101, 100, 99, 100, 101, 99];
+    let trend = |ttft_ms: &[u64]| {
+        let mut paths = nightly(folder.path(), ttft_ms);
+        // The dates order the runs, not the command line.
+        let newest = paths.len() - 1;
+        paths.swap(0, newest);
+        let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+        let output = compare(&[&["--trend", "--json"], &paths[..]].concat());
+        let history: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let changes = figure(&history, "ttft.p50")["changes"].clone();
+        (output.status.code(), changes.as_array().unwrap().clone())
+    };
+    assert_eq!(trend(&steady), (Some(0), Vec::new()));
+    let (code, changes) = trend(&[&steady[..], &[120, 121, 119]].concat());
+    assert_eq!((code, changes.len(), &changes[0]["run"]), (Some(1), 1, &json!(12)));
+    assert_eq!(
+        (&changes[0]["before"], &changes[0]["after"], &changes[0]["change"]),
+        (&json!(100.0), &json!(120.0), &json!(0.2))
+    );
+    assert_eq!((&changes[0]["is_regression"], &changes[0]["is_new"]), (&json!(true), &json!(true)));
+    // Six runs later it is the state of things; and a change for the better is no regression.
+    let (code, changes) = trend(&[&steady[..], &[120, 121, 119, 120, 121, 120]].concat());
+    assert_eq!((code, &changes[0]["is_new"]), (Some(0), &json!(false)));
+    let (code, changes) = trend(&[&steady[..], &[80, 81, 79]].concat());
+    assert_eq!((code, &changes[0]["is_regression"]), (Some(0), &json!(false)));
+    let (code, _) = trend(&[100, 101, 99]);
+    assert_eq!(code, Some(0));
+}
+
+#[test]
+fn a_history_leaves_out_runs_of_another_load() {
+    let output = compare(&["--trend", "../chat", "before-1", "before-2", "before-3"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("left out     ../chat: their load is not that of the newest run"), "{text}");
+    assert!(text.contains("verdict      unknown: 3 of 6 runs that a change needs"), "{text}");
+    assert_eq!(output.status.code(), Some(0));
+}
+
 #[test]
 fn a_wrong_use_names_the_remedy_and_exits_with_2() {
     let error = |arguments: &[&str]| {

@@ -52,7 +52,7 @@ pub(super) fn side(
 }
 
 /// The value that a report prints.
-fn value(figure: ComparedFigure, run: &mut ComparedRun) -> Option<f64> {
+pub(super) fn value(figure: ComparedFigure, run: &mut ComparedRun) -> Option<f64> {
     let share = |part: u64, all: u64| (all > 0).then(|| part as f64 / all as f64);
     match figure {
         ComparedFigure::Goodput(slo) => {

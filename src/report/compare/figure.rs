@@ -76,6 +76,14 @@ impl ComparedFigure {
         }
     }
 
+    /// The inverse of [`Self::to_display`].
+    pub(super) fn to_internal(self, value: f64) -> f64 {
+        match self {
+            Self::Goodput(_) | Self::SuccessRate | Self::OutputTokenRate => value,
+            Self::Percentile(metric, _) => value / metric.unit().to_display(1.0),
+        }
+    }
+
     /// Returns the unit of JSON.
     pub(super) const fn unit(self) -> &'static str {
         match self {

@@ -16,6 +16,7 @@ mod estimates;
 mod explanation;
 mod figure;
 mod group_change;
+pub mod history;
 mod json;
 pub mod markdown;
 mod same_experiment;
@@ -56,6 +57,11 @@ impl ComparedRun {
         let seconds = fold.total.window.map_or(0.0, |(first, last)| last.since(first).as_secs());
         let context = ReportContext::of(&sources, &fold.models, seconds);
         Ok(Self { source: sources.remove(0), context, fold })
+    }
+
+    /// A capture is its own trace, so its facts describe no load that another one could share.
+    pub(super) fn is_capture(&self) -> bool {
+        !self.source.run
     }
 }
 

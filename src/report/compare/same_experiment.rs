@@ -93,8 +93,7 @@ fn fact_difference(name: FactName, before: &[ComparedRun], after: &[ComparedRun]
         values.into_iter().collect::<Vec<_>>().join(", ")
     };
     let or_unknown = |text: String| if text.is_empty() { UNKNOWN.to_owned() } else { text };
-    // A capture is its own trace: its path is no difference of the load.
-    let captures = before.iter().chain(after).any(|run| !run.source.run);
+    let captures = before.iter().chain(after).any(ComparedRun::is_capture);
     let workload = name.describes_load() && !captures;
     difference(name.label(), or_unknown(side(before)), or_unknown(side(after)), workload)
 }

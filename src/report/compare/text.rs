@@ -131,7 +131,7 @@ fn figure(value: f64) -> String {
 }
 
 /// `-` without a number: 0 before has no relative change.
-fn change_text(figure: ComparedFigure, change: f64) -> String {
+pub(super) fn change_text(figure: ComparedFigure, change: f64) -> String {
     match change.is_finite() {
         false => "-".to_owned(),
         true if figure.is_share() => percent(change).replace(" %", " pt"),
