@@ -20,7 +20,7 @@
 //! | key | content |
 //! |---|---|
 //! | `definitions` | name of the metric definitions |
-//! | `sources[]` | `path`, `run`, `rows`, `outside_window` (rows in warm-up and cool-down), `targets`, `closed_loop`, `warmed_up`, `audited`, `uncertain`, `not_valid`, `held_back`, `later_turns` (`verbatim`, `synthesized`: by the origin of the history that they send), `errors` (incomplete responses by cause), `truncated`, `started_unix_ns` |
+//! | `sources[]` | `path`, `run`, `tool` (that wrote the file, if it is another one), `rows`, `outside_window` (rows in warm-up and cool-down), `targets`, `closed_loop`, `warmed_up`, `audited`, `uncertain`, `not_valid`, `held_back`, `later_turns` (`verbatim`, `synthesized`: by the origin of the history that they send), `errors` (incomplete responses by cause), `truncated`, `started_unix_ns` |
 //! | `requests`, `outcomes`, `statuses` | number of requests; by outcome; by HTTP status |
 //! | `seconds` | window of the rates, from the first start to the last end; in a slice, its overlap with that window |
 //! | `throughput` | successes per second: `requests`, `input_tokens`, `output_tokens`, `total_tokens` |
@@ -47,7 +47,8 @@
 //!
 //! [`sweep`] reports on a sweep's folder.
 //!
-//! Reports read no public trace formats (`streamgauge trace convert` does) and do not compare runs.
+//! Reports read result files of other tools ([`peer_files`]), and no public trace formats (`streamgauge trace convert`
+//! does). They do not compare runs.
 
 pub mod accumulate;
 pub mod aiperf;
@@ -64,6 +65,8 @@ pub mod hlog;
 pub mod html;
 pub mod markdown;
 pub mod metric;
+pub mod peer_files;
+pub mod peer_summary;
 pub mod request_view;
 pub mod saturation;
 pub mod servers;

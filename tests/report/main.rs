@@ -4,5 +4,6 @@
 
 mod fidelity;
 mod out_formats;
+mod peer_files;
 mod results;
 mod tool_definitions;
