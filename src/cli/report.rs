@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::builder::PossibleValuesParser;
-use clap::{ArgGroup, ValueHint};
+use clap::{ArgGroup, ValueEnum, ValueHint};
 
 use super::production::production_baseline;
 use super::runner::flags::{Conditions, conditions, min_goodput};
@@ -26,7 +26,7 @@ use crate::report::peer_files::summary::PeerSummary;
 use crate::report::source::{SourceError, SourceReader, read};
 use crate::report::sweep::file::SweepFile;
 use crate::report::sweep::{self, Sweep, SweepReportOptions};
-use crate::report::{PERCENTILES, Report, csv, html, markdown, peer_summary, text};
+use crate::report::{PERCENTILES, Report, csv, html, llmd, markdown, peer_summary, text};
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
@@ -133,9 +133,20 @@ pub(super) struct Args {
     #[arg(long, group = "format", help_heading = "Output")]
     html: bool,
 
+    /// Print the JSON of another tool
+    #[arg(long, group = "format", value_name = "FORMAT", help_heading = "Output")]
+    out_format: Option<ReportFormat>,
+
     /// Draw with ASCII characters only
     #[arg(long, conflicts_with = "format", help_heading = "Output")]
     plain: bool,
+}
+
+/// Format of another tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ReportFormat {
+    /// llm-d's Benchmark Report 0.2.1
+    Llmd,
 }
 
 /// Reads, adds up, prints, judges.
@@ -200,6 +211,7 @@ fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
         () if args.csv => csv::render(&report),
         () if args.markdown => markdown::render(&report, shown),
         () if args.html => html::render(&report, shown),
+        () if args.out_format == Some(ReportFormat::Llmd) => llmd::render(&report),
         () => text::render(&report, shown, text_layout(args.plain)),
     };
     let printed = crate::cli::terminal::print(&words)?;
@@ -235,6 +247,7 @@ impl Args {
             ("--slice", self.slice.is_some()),
             ("--by", !self.by.is_empty()),
             ("--html", self.html),
+            ("--out-format", self.out_format.is_some()),
         ];
         if let Some((flag, _)) = of_requests.iter().find(|(_, given)| *given) {
             let (path, remedy) = (&summary.path, &summary.remedy);
@@ -263,6 +276,7 @@ impl Args {
             ("--slice", self.slice.is_some()),
             ("--by", !self.by.is_empty()),
             ("--html", self.html),
+            ("--out-format", self.out_format.is_some()),
             ("--definitions", self.definitions != own),
         ];
         if let Some((flag, _)) = of_runs.iter().find(|(_, given)| *given) {

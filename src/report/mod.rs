@@ -1,7 +1,7 @@
 //! Reports on requests: a pure aggregation from records, and one file per output format.
 //!
 //! ```text
-//! paths -> source -> request_view -> accumulate -> Report -> text, json, csv, markdown, html
+//! paths -> source -> request_view -> accumulate -> Report -> text, json, csv, markdown, html, llmd
 //!          reads     unpacks         aggregates              formats
 //! ```
 //!
@@ -63,6 +63,7 @@ pub mod filter;
 pub mod group_by;
 pub mod hlog;
 pub mod html;
+pub mod llmd;
 pub mod markdown;
 pub mod metric;
 pub mod peer_files;

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "clippy recognizes tests by their attribute; their helpers have none")]
 
 mod fidelity;
+mod llmd;
 mod out_formats;
 mod peer_files;
 mod results;
