@@ -176,7 +176,7 @@ fn a_line_of_aiperf_is_one_request() {
     let lines = [
         line(&none, &metrics, &Value::Null),
         line(&early, &none, &json!({"code": 503, "type": "x", "message": "secret"})),
-        line(&json!({"was_cancelled": true}), &none, &Value::Null),
+        line(&json!({"was_cancelled": true}), &none, &json!({"code": 499, "type": "RequestCancellationError"})),
         line(&none, &none, &json!({"code": 404})),
     ];
     let rows = requests(PeerFormat::AiperfRecords, &lines.join("\n\n")).unwrap();
@@ -198,12 +198,13 @@ fn a_line_of_aiperf_is_one_request() {
         (0, true, Some(Outcome::Failed), Some(503))
     );
     assert_eq!((cancelled.outcome, refused.outcome), (Some(Outcome::Cancelled), Some(Outcome::Refused)));
+    assert_eq!((cancelled.status, refused.status), (None, Some(404)), "no server sent the code of a cancellation");
     assert!(!refused.streamed && refused.tokens.is_none());
 }
 
 /// Two requests of vLLM's tool: a success of three chunks and a failure.
 fn vllm() -> Value {
-    json!({"model_id": "m", "num_prompts": 2, "endpoint_type": "openai-chat", "request_rate": 2.0, "max_concurrency": null,
+    json!({"model_id": "m", "num_prompts": 2, "endpoint_type": "openai-chat", "request_rate": 2.0, "burstiness": 1.0, "max_concurrency": null,
         "input_lens": [5, 6], "output_lens": [3, 0], "ttfts": [0.1, 0.0], "itls": [[0.02, 0.03], []],
         "latencies": [0.15, 0.0], "start_times": [1000.5, 1000.0], "queue_times": [0.25, 0.0],
         "errors": ["", "secret"], "generated_texts": ["secret", ""]})
@@ -291,6 +292,7 @@ fn every_flag_of_a_report_works_on_another_tools_requests() {
     assert_eq!(exit(&["--fail-if", "tpot.p50<=20ms"]), Some(1));
     assert_eq!(exit(&["--fail-if", "tpot.p50<=25ms", "--filter", "outcome=success"]), Some(0));
     let (_, text, _) = streamgauge(&["report", path]);
+    assert!(text.contains("\narrivals     poisson\nrate         2/s\nconcurrency  unlimited\n"), "{text}");
     assert!(text.contains("2 requests of vllm bench serve") && !text.contains("secret"), "{text}");
     assert!(!text.contains("run.json"), "a warning about a run's file is for runs: {text}");
 }

@@ -161,7 +161,9 @@ impl RecordLine {
             gaps.value.iter().map(event).collect()
         })?;
         let ended = metadata.request_end_ns.map(|end| end.checked_sub(metadata.request_start_ns).ok_or(()));
-        let code = error.as_ref().and_then(|error| error.code).filter(|code| (100..600).contains(code));
+        // Of a cancellation the code is AIPerf's own, 499.
+        let code = error.as_ref().filter(|_| !metadata.was_cancelled).and_then(|error| error.code);
+        let code = code.filter(|code| (100..600).contains(code));
         Some(PeerRequest {
             at: metadata.request_start_ns.checked_sub(zero)?,
             first: time(metrics.time_to_first_token).ok()?,

@@ -205,7 +205,11 @@ impl Benchmark {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let kind = text(&strategy["type_"]);
         let is_open = kind.as_deref().is_some_and(|kind| OPEN_LOOP.contains(&kind));
-        let slots = if is_open { &Value::Null } else { &strategy["streams"] };
+        let slots = match kind.as_deref() {
+            Some("synchronous") => Some(1),
+            Some("concurrent") => strategy["streams"].as_u64().and_then(|slots| slots.try_into().ok()),
+            _ => None,
+        };
         let target = text(&backend["target"]);
         PeerFacts {
             tool: format!("GuideLLM {}", metadata.guidellm_version).trim_end().to_owned(),
@@ -216,7 +220,7 @@ impl Benchmark {
             warmed_up: self.warmup_duration > 0.0,
             arrivals: kind,
             rate: strategy["rate"].as_f64().filter(|_| is_open).map(|rate| format!("{rate}/s")),
-            concurrency: slots.as_u64().and_then(|slots| slots.try_into().ok()),
+            concurrency: slots,
             ..PeerFacts::default()
         }
     }

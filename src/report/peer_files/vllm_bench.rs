@@ -24,6 +24,8 @@ use super::{PeerContent, PeerRun};
 use crate::measure::record::Outcome;
 
 const REMEDY: &str = "write the file again with `vllm bench serve --save-result --save-detailed`";
+/// Latencies saturate here, so that a moment of the run is a number of 64 bits.
+const MAX_LATENCY_NS: u64 = 9_000_000_000_000_000_000;
 /// Maximum number of single figures.
 const MAX_FIGURES: usize = 1_000;
 const TOTALS: [(&str, &str); 8] = [
@@ -102,7 +104,7 @@ impl<'de> Deserialize<'de> for Document {
 }
 
 fn is_single_value(key: &str) -> bool {
-    const FACTS: [&str; 5] = ["model_id", "endpoint_type", "backend", "request_rate", "max_concurrency"];
+    const FACTS: [&str; 6] = ["model_id", "endpoint_type", "backend", "request_rate", "burstiness", "max_concurrency"];
     key.ends_with("_ms") || FACTS.contains(&key) || TOTALS.iter().any(|(_, name)| *name == key)
 }
 
@@ -128,39 +130,45 @@ pub(super) fn read(input: &PeerInput) -> Result<PeerContent, PeerFileError> {
     }
     let (facts, has_plan) = (document.facts(), document.values.get("request_rate").is_some_and(Value::is_number));
     let zero = document.start_times.iter().copied().fold(f64::INFINITY, f64::min);
-    let mut rows = Vec::with_capacity(requests);
-    for number in 0..requests {
-        let row = document.request(number, zero, has_plan).ok_or_else(|| {
-            input.error(FilePlace::Request(number as u64 + 1), "a time is negative or too large", REMEDY)
-        })?;
-        rows.push(row);
-    }
+    let place = input.clone();
+    let wrong = move |number: usize| {
+        let at = FilePlace::Request(number as u64 + 1);
+        place.error(at, "a time is negative or too large", REMEDY)
+    };
+    let spans = (0..requests).map(|number| document.span(number, zero).ok_or_else(|| wrong(number)));
+    let spans = spans.collect::<Result<Vec<_>, _>>()?;
+    let in_flight = InFlightCounter::new(spans.into_iter().map(|(at, took)| (at, took.map(|took| at + took))));
+    let row = move |number| document.request(number, zero, has_plan).ok_or_else(|| wrong(number));
     Ok(PeerContent::Run(PeerRun {
         format: PeerFormat::VllmBench,
         facts,
-        in_flight: InFlightCounter::new(rows.iter().map(|row| (row.at, row.ended.map(|ended| row.at + ended)))),
-        requests: Box::new(rows.into_iter().map(Ok)),
+        in_flight,
+        requests: Box::new((0..requests).map(row)),
     }))
 }
 
 impl Document {
+    /// Time of sending, and time to the last token or to the end that the file states. `None` if a time is none.
+    fn span(&self, number: usize, zero: f64) -> Option<(u64, Option<u64>)> {
+        let at = nanos(self.start_times[number] - zero)?;
+        let latency = self.latencies.get(number).map(|latency| nanos(*latency).ok_or(())).transpose().ok()?;
+        // A failure has a latency of 0, and older files have none.
+        let latency = latency.filter(|latency| *latency > 0);
+        let gaps = || self.itls.of(number).iter().map(|event| event.gap().as_nanos());
+        let to_last = self.first(number)?.map(|first| gaps().fold(first, u64::saturating_add));
+        Some((at, latency.or(to_last).map(|took| took.min(MAX_LATENCY_NS))))
+    }
+
+    /// Time to the first token; vLLM writes 0 where no token came.
+    fn first(&self, number: usize) -> Option<Option<u64>> {
+        Some(Some(nanos(self.ttfts[number])?).filter(|first| *first > 0))
+    }
+
     /// `None` if a time is none.
     fn request(&self, number: usize, zero: f64, has_plan: bool) -> Option<PeerRequest> {
-        let events = self.itls.of(number);
-        let failed = self.errors[number].0;
-        let at = nanos(self.start_times[number] - zero)?;
-        let first = nanos(self.ttfts[number])?;
-        // vLLM writes 0 where no token came.
-        let first = (first > 0).then_some(first);
-        let to_last =
-            first.map(|first| events.iter().fold(first, |sum, event| sum.saturating_add(event.gap().as_nanos())));
-        let latency = match self.latencies.get(number) {
-            Some(latency) => Some(nanos(*latency)?),
-            None => to_last,
-        };
-        let queued = self.queue_times.get(number).filter(|_| has_plan);
-        let planned = match queued {
-            // A request that left at once may have left before the plan's own zero.
+        let (at, ended) = self.span(number, zero)?;
+        let (first, failed) = (self.first(number)?, self.errors[number].0);
+        let planned = match self.queue_times.get(number).filter(|_| has_plan) {
             Some(queued) => Some(at.saturating_sub(nanos(*queued)?)),
             None => None,
         };
@@ -168,10 +176,8 @@ impl Document {
             at,
             planned,
             first,
-            output: None,
-            // A failure has a latency of 0.
-            ended: latency.filter(|latency| *latency > 0).or(to_last),
-            events: events.to_vec(),
+            ended,
+            events: self.itls.of(number).to_vec(),
             streamed: first.is_some(),
             tokens: count(None, Some(self.output_lens[number])).filter(|_| !failed),
             input: count(None, Some(self.input_lens[number])),
@@ -188,12 +194,19 @@ impl Document {
         let rate = self.values.get("request_rate");
         let slots = self.values.get("max_concurrency").and_then(Value::as_u64).and_then(|slots| slots.try_into().ok());
         let is_unlimited = rate.is_some_and(Value::is_string);
+        let arrivals = match self.values.get("burstiness").and_then(Value::as_f64) {
+            _ if is_unlimited && slots.is_some() => Some("closed loop".to_owned()),
+            _ if is_unlimited => Some("all at once".to_owned()),
+            Some(1.0) => Some("poisson".to_owned()),
+            Some(burstiness) => Some(format!("gamma:{burstiness}")),
+            None => None,
+        };
         PeerFacts {
             tool: "vllm bench serve".to_owned(),
             model: self.text("model_id").map(str::to_owned),
             dialect: self.text("endpoint_type").or(self.text("backend")).and_then(dialect),
             closed_loop: is_unlimited && slots.is_some(),
-            arrivals: is_unlimited.then(|| if slots.is_some() { "closed loop" } else { "all at once" }.to_owned()),
+            arrivals,
             rate: rate.and_then(Value::as_f64).map(|rate| format!("{rate}/s")),
             concurrency: slots,
             ..PeerFacts::default()

@@ -43,6 +43,7 @@ impl<'de> Deserialize<'de> for GapColumn {
                 while lists.next_element_seed(GapList(&mut column.gaps))?.is_some() {
                     column.ends.push(column.gaps.len());
                 }
+                column.gaps.shrink_to_fit();
                 Ok(column)
             }
         }
