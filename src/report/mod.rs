@@ -73,6 +73,7 @@ pub mod saturation;
 pub mod servers;
 pub mod slice_flow;
 pub mod source;
+mod source_error;
 pub mod sweep;
 pub mod text;
 mod tool_column;

@@ -13,76 +13,19 @@ use serde_json::Value;
 
 use super::accumulate::{Accumulator, TooManySlices};
 use super::context::LoadDescription;
-use super::peer_files::error::PeerFileError;
 use super::peer_files::facts::PeerFacts;
-use super::peer_files::summary::PeerSummary;
 use super::peer_files::{self, PeerContent, PeerRun};
 use super::request_view::RequestView;
 use super::servers::ServerScrapes;
+pub use super::source_error::SourceError;
 use crate::measure::record::LaterTurns;
 use crate::measure::time::Window;
-use crate::trace_file::gaps::GapsError;
-use crate::trace_file::reader::{RECORDS_FILE, RUN_FILE, ReadError, TraceReader};
+use crate::trace_file::reader::{RECORDS_FILE, RUN_FILE, TraceReader};
 use crate::trace_file::server_metrics;
 use crate::trace_file::server_metrics::{SERVER_METRICS_FILE, Scrape, ScrapesHeader};
 
 /// Version of the run file's format. Files with an older version remain readable.
 pub const VERSION: u64 = 1;
-
-/// Reason why a source cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum SourceError {
-    /// The rows cannot be read.
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    /// The run file cannot be read.
-    #[error("cannot read {}: {reason}. Without the file the records can still be read: name {RECORDS_FILE} itself", path.display())]
-    Run {
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause.
-        reason: String,
-    },
-    /// The server metrics cannot be read.
-    #[error("cannot read {}: {reason}. Without the file there is a report of the requests alone", path.display())]
-    Scrapes {
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause.
-        reason: String,
-    },
-    /// A row's gaps cannot be decoded.
-    #[error("{}, request {number}: {reason}. Take the row out, or write the trace again", path.display())]
-    Gaps {
-        /// Path of the source.
-        path: PathBuf,
-        /// Row number from 1, without the header.
-        number: u64,
-        /// Cause.
-        reason: GapsError,
-    },
-    /// Two runs are not shards of one plan.
-    #[error(
-        "{other} is no shard of the plan of {first}: {reason}. `streamgauge compare {first} -- {other}` compares them"
-    )]
-    NotOnePlan {
-        /// Path of the first source.
-        first: String,
-        /// Path of the other source.
-        other: String,
-        /// The first difference.
-        reason: String,
-    },
-    /// The report would have too many slices.
-    #[error(transparent)]
-    Slices(#[from] TooManySlices),
-    /// A result file of another tool cannot be read.
-    #[error(transparent)]
-    Peer(#[from] PeerFileError),
-    /// A result file has figures without requests.
-    #[error("{}: it is only a summary, with no distribution; remedy: {}", .0.path, .0.remedy)]
-    OnlySummary(Box<PeerSummary>),
-}
 
 /// The part of a run file that reports use.
 #[derive(Clone, Debug, Default, Deserialize)]
