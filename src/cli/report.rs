@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::builder::PossibleValuesParser;
-use clap::{ArgGroup, ValueHint};
+use clap::{ArgGroup, ValueEnum, ValueHint};
 
 use super::production::production_baseline;
 use super::runner::flags::{Conditions, conditions, min_goodput};
@@ -22,10 +22,11 @@ use crate::report::condition::Condition;
 use crate::report::definitions::Definitions;
 use crate::report::filter::RequestFilter;
 use crate::report::group_by::GroupBy;
-use crate::report::source::{SourceReader, read};
+use crate::report::peer_files::summary::PeerSummary;
+use crate::report::source::{SourceError, SourceReader, read};
 use crate::report::sweep::file::SweepFile;
 use crate::report::sweep::{self, Sweep, SweepReportOptions};
-use crate::report::{PERCENTILES, Report, csv, html, markdown, text};
+use crate::report::{PERCENTILES, Report, csv, html, llmd, markdown, peer_summary, text};
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
@@ -34,6 +35,10 @@ Report latencies, rates and goodput of a capture, a run or a sweep
 PATH is a capture (`streamgauge proxy --capture`), the folder of a run (`replay --out`, `load --out`) or of a sweep (`sweep \
 --out`), or one file of rows. Several paths give one report, as if all rows were in one file: list all shards of a run. A \
 sweep is a report by itself: levels, the level at which the SLO fails, Pareto front and knee.
+
+PATH may also be a result of another tool: profile_export.jsonl of AIPerf, the JSON of `vllm bench serve --save-detailed`, \
+benchmarks.json of GuideLLM (FILE#2 for its second benchmark) or per_request_lifecycle_metrics.json of inference-perf. A \
+summary without requests is printed as it is.
 
 Latencies are those of successful requests, computed exactly from all records; failures are counted separately. For a run, \
 latencies are reported from the planned time, which is the user's view, and from the time of sending. SLOs are evaluated \
@@ -60,6 +65,7 @@ pub(super) const HELP: VerbHelp = VerbHelp {
             "Merge the shards of one run, by model, as JSON",
             "streamgauge report shard-1 shard-2 shard-3 shard-4 --by model --json",
         ),
+        ("Evaluate a result of AIPerf by an SLO", "streamgauge report artifacts/ --slo 'chat: ttft<=500ms'"),
         ("Compare a run with the capture that it was made from", "streamgauge report run1 --source capture/"),
     ],
 };
@@ -71,7 +77,7 @@ const MIN_SLICE: Gap = Gap::from_millis(1);
 #[command(long_about = ABOUT)]
 #[command(group = ArgGroup::new("format"))]
 pub(super) struct Args {
-    /// Captures, folders of runs, or files of rows
+    /// Captures, folders of runs, files of rows, or results of other tools
     #[arg(required = true, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     paths: Vec<PathBuf>,
 
@@ -127,9 +133,20 @@ pub(super) struct Args {
     #[arg(long, group = "format", help_heading = "Output")]
     html: bool,
 
+    /// Print the JSON of another tool
+    #[arg(long, group = "format", value_name = "FORMAT", help_heading = "Output")]
+    out_format: Option<ReportFormat>,
+
     /// Draw with ASCII characters only
     #[arg(long, conflicts_with = "format", help_heading = "Output")]
     plain: bool,
+}
+
+/// Format of another tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ReportFormat {
+    /// llm-d's Benchmark Report 0.2.1
+    Llmd,
 }
 
 /// Reads, adds up, prints, judges.
@@ -151,7 +168,10 @@ fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
         let again = fs::canonicalize(path).is_ok_and(|whole| !seen.insert(whole));
         anyhow::ensure!(!again, "{} is named twice; its requests would count twice", path.display());
     }
-    let opened = args.paths.iter().map(|path| SourceReader::open(path)).collect::<Result<Vec<_>, _>>()?;
+    let opened = match args.paths.iter().map(|path| SourceReader::open(path)).collect::<Result<Vec<_>, _>>() {
+        Err(SourceError::OnlySummary(summary)) if args.paths.len() == 1 => return args.peer_summary(&summary),
+        opened => opened?,
+    };
     let settings = AccumulatorSettings {
         definitions: Definitions::ALL.into_iter().find(|of| of.name() == args.definitions).unwrap_or_default(),
         slos: Slos::new(args.slos(&opened)?).map_err(anyhow::Error::msg)?,
@@ -191,6 +211,7 @@ fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
         () if args.csv => csv::render(&report),
         () if args.markdown => markdown::render(&report, shown),
         () if args.html => html::render(&report, shown),
+        () if args.out_format == Some(ReportFormat::Llmd) => llmd::render(&report),
         () => text::render(&report, shown, text_layout(args.plain)),
     };
     let printed = crate::cli::terminal::print(&words)?;
@@ -214,6 +235,34 @@ impl Args {
         first.iter().map(|text| text.parse().map_err(|error| anyhow::anyhow!("{error}"))).collect()
     }
 
+    /// The figures of another tool's file without requests.
+    fn peer_summary(&self, summary: &PeerSummary) -> anyhow::Result<ExitCode> {
+        let of_requests = [
+            ("--slo", !self.slos.is_empty()),
+            ("--fail-if", !self.fail_if.is_empty()),
+            ("--filter", self.filter.is_some()),
+            ("--source", self.source.is_some()),
+            ("--definitions", self.definitions != Definitions::default().name()),
+            ("--percentiles", !self.percentiles.is_empty()),
+            ("--slice", self.slice.is_some()),
+            ("--by", !self.by.is_empty()),
+            ("--html", self.html),
+            ("--out-format", self.out_format.is_some()),
+        ];
+        if let Some((flag, _)) = of_requests.iter().find(|(_, given)| *given) {
+            let (path, remedy) = (&summary.path, &summary.remedy);
+            anyhow::bail!(
+                "{flag} needs requests, and {path} is only a summary, with no distribution; remedy: {remedy}"
+            );
+        }
+        super::terminal::print(&match () {
+            () if self.json => peer_summary::json(summary),
+            () if self.csv => peer_summary::csv(summary),
+            () if self.markdown => peer_summary::markdown(summary),
+            () => peer_summary::text(summary),
+        })
+    }
+
     /// The report of a sweep.
     fn sweep(&self, path: &Path, file: SweepFile) -> anyhow::Result<ExitCode> {
         let shown = path.display();
@@ -227,6 +276,7 @@ impl Args {
             ("--slice", self.slice.is_some()),
             ("--by", !self.by.is_empty()),
             ("--html", self.html),
+            ("--out-format", self.out_format.is_some()),
             ("--definitions", self.definitions != own),
         ];
         if let Some((flag, _)) = of_runs.iter().find(|(_, given)| *given) {

@@ -292,6 +292,7 @@ fn fact(source: &ReportSource, name: FactName) -> Option<String> {
         FactName::Seed => source.seed.map(|seed| seed.to_string()),
         FactName::Trace => match &source.trace {
             Some(trace) => Some(trace.clone()),
+            None if source.tool.is_some() => None,
             None if source.run => load.arrivals.is_some().then(|| "none: synthetic load".to_owned()),
             None => Some(source.path.clone()),
         },

@@ -157,7 +157,7 @@ impl Definitions {
         };
         match self {
             Self::Streamgauge => {
-                let events = request.events.len() as u64 + 1;
+                let events = request.lost_gaps.saturating_add(request.events.len() as u64 + 1);
                 times.tpot = between(first, last)
                     .zip(tokens)
                     .and_then(|(decode, tokens)| tpot(decode, events, tokens, request.first_tokens));

@@ -1,7 +1,7 @@
 //! Reports on requests: a pure aggregation from records, and one file per output format.
 //!
 //! ```text
-//! paths -> source -> request_view -> accumulate -> Report -> text, json, csv, markdown, html
+//! paths -> source -> request_view -> accumulate -> Report -> text, json, csv, markdown, html, llmd
 //!          reads     unpacks         aggregates              formats
 //! ```
 //!
@@ -20,7 +20,7 @@
 //! | key | content |
 //! |---|---|
 //! | `definitions` | name of the metric definitions |
-//! | `sources[]` | `path`, `run`, `rows`, `outside_window` (rows in warm-up and cool-down), `targets`, `closed_loop`, `warmed_up`, `audited`, `uncertain`, `not_valid`, `held_back`, `later_turns` (`verbatim`, `synthesized`: by the origin of the history that they send), `errors` (incomplete responses by cause), `truncated`, `started_unix_ns` |
+//! | `sources[]` | `path`, `run`, `tool` (that wrote the file, if it is another one), `rows`, `outside_window` (rows in warm-up and cool-down), `targets`, `closed_loop`, `warmed_up`, `audited`, `uncertain`, `not_valid`, `held_back`, `later_turns` (`verbatim`, `synthesized`: by the origin of the history that they send), `errors` (incomplete responses by cause), `truncated`, `started_unix_ns` |
 //! | `requests`, `outcomes`, `statuses` | number of requests; by outcome; by HTTP status |
 //! | `seconds` | window of the rates, from the first start to the last end; in a slice, its overlap with that window |
 //! | `throughput` | successes per second: `requests`, `input_tokens`, `output_tokens`, `total_tokens` |
@@ -49,7 +49,8 @@
 //!
 //! [`compare`] compares finished runs.
 //!
-//! Reports read no public trace formats; `streamgauge trace convert` does.
+//! Reports read result files of other tools ([`peer_files`]), and no public trace formats; `streamgauge trace convert`
+//! does.
 
 pub mod accumulate;
 pub mod aiperf;
@@ -67,14 +68,18 @@ pub mod group_by;
 pub mod hlog;
 pub mod html;
 pub mod in_flight;
+pub mod llmd;
 pub mod markdown;
 pub mod metric;
+pub mod peer_files;
+pub mod peer_summary;
 pub mod request_point;
 pub mod request_view;
 pub mod saturation;
 pub mod servers;
 pub mod slice_flow;
 pub mod source;
+mod source_error;
 pub mod sweep;
 pub mod text;
 mod tool_column;

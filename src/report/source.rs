@@ -13,66 +13,19 @@ use serde_json::Value;
 
 use super::accumulate::{Accumulator, TooManySlices};
 use super::context::LoadDescription;
+use super::peer_files::facts::PeerFacts;
+use super::peer_files::{self, PeerContent, PeerRun};
 use super::request_view::RequestView;
 use super::servers::ServerScrapes;
+pub use super::source_error::SourceError;
 use crate::measure::record::LaterTurns;
 use crate::measure::time::Window;
-use crate::trace_file::gaps::GapsError;
-use crate::trace_file::reader::{RECORDS_FILE, RUN_FILE, ReadError, TraceReader};
+use crate::trace_file::reader::{RECORDS_FILE, RUN_FILE, TraceReader};
 use crate::trace_file::server_metrics;
 use crate::trace_file::server_metrics::{SERVER_METRICS_FILE, Scrape, ScrapesHeader};
 
 /// Version of the run file's format. Files with an older version remain readable.
 pub const VERSION: u64 = 1;
-
-/// Reason why a source cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum SourceError {
-    /// The rows cannot be read.
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    /// The run file cannot be read.
-    #[error("cannot read {}: {reason}. Without the file the records can still be read: name {RECORDS_FILE} itself", path.display())]
-    Run {
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause.
-        reason: String,
-    },
-    /// The server metrics cannot be read.
-    #[error("cannot read {}: {reason}. Without the file there is a report of the requests alone", path.display())]
-    Scrapes {
-        /// Path of the file.
-        path: PathBuf,
-        /// Cause.
-        reason: String,
-    },
-    /// A row's gaps cannot be decoded.
-    #[error("{}, request {number}: {reason}. Take the row out, or write the trace again", path.display())]
-    Gaps {
-        /// Path of the source.
-        path: PathBuf,
-        /// Row number from 1, without the header.
-        number: u64,
-        /// Cause.
-        reason: GapsError,
-    },
-    /// Two runs are not shards of one plan.
-    #[error(
-        "{other} is no shard of the plan of {first}: {reason}. `streamgauge compare {first} -- {other}` compares them"
-    )]
-    NotOnePlan {
-        /// Path of the first source.
-        first: String,
-        /// Path of the other source.
-        other: String,
-        /// The first difference.
-        reason: String,
-    },
-    /// The report would have too many slices.
-    #[error(transparent)]
-    Slices(#[from] TooManySlices),
-}
 
 /// The part of a run file that reports use.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -139,6 +92,9 @@ pub struct ReportSource {
     pub path: String,
     /// `true` for the result of a run.
     pub run: bool,
+    /// The tool that wrote the file, if it is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
     /// Number of rows.
     pub rows: u64,
     /// Rows in warm-up or cool-down, which count nowhere else.
@@ -282,9 +238,30 @@ impl ReportSource {
         Ok((source, measured))
     }
 
+    /// Builds a source from what a file of another tool reports.
+    fn from_peer(path: String, facts: PeerFacts) -> Self {
+        let PeerFacts { arrivals, rate, concurrency, isl, osl, .. } = facts;
+        Self {
+            path,
+            tool: Some(facts.tool),
+            targets: facts.targets,
+            closed_loop: facts.closed_loop,
+            warmed_up: facts.warmed_up,
+            truncated: facts.truncated,
+            started_unix_ns: facts.started_unix_ns,
+            slots: concurrency,
+            seed: facts.seed,
+            load: LoadDescription { arrivals, rate, concurrency, isl, osl, ..LoadDescription::default() },
+            ..Self::default()
+        }
+    }
+
     /// The first reason why `other` is no further shard of this run's plan. `before` are the sources merged so far.
     /// Captures have no plan: those of several instances merge.
     fn difference_of_plan<'a>(&self, other: &Self, mut before: impl Iterator<Item = &'a Self>) -> Option<String> {
+        if let Some(tool) = self.tool.as_ref().or(other.tool.as_ref()) {
+            return Some(format!("results of {tool} have no shards"));
+        }
         if !self.run && !other.run {
             return None;
         }
@@ -321,13 +298,19 @@ pub struct SourceReader {
     /// Facts known before the rows are read.
     pub source: ReportSource,
     path: PathBuf,
-    reader: TraceReader,
+    rows: RowReader,
     scrapes: Option<(ScrapesHeader, Vec<Scrape>)>,
     measured: Window,
 }
 
+/// Rows of a source.
+enum RowReader {
+    Trace(Box<TraceReader>),
+    Peer(Box<PeerRun>),
+}
+
 impl SourceReader {
-    /// Opens a capture, a run directory or a file of rows.
+    /// Opens a capture, a run directory, a file of rows or a result of another tool.
     ///
     /// # Errors
     /// Returns an error if the path is none of these.
@@ -345,10 +328,24 @@ impl SourceReader {
             let path = path.join(SERVER_METRICS_FILE);
             scrapes = server_metrics::read(&path)
                 .map_err(|error| SourceError::Scrapes { path, reason: error.to_string() })?;
+        } else if !path.join(RECORDS_FILE).is_file()
+            && let Some(content) = peer_files::open(path)?
+        {
+            return Self::of_peer(path, source.path, content);
         }
         let reader = TraceReader::open(&rows)?;
         source.started_unix_ns = reader.header().started_unix_ns;
-        Ok(Self { source, path: path.to_owned(), reader, scrapes, measured })
+        Ok(Self { source, path: path.to_owned(), rows: RowReader::Trace(Box::new(reader)), scrapes, measured })
+    }
+
+    fn of_peer(path: &Path, name: String, content: PeerContent) -> Result<Self, SourceError> {
+        let run = match content {
+            PeerContent::Run(run) => run,
+            PeerContent::Summary(summary) => return Err(SourceError::OnlySummary(Box::new(summary))),
+        };
+        let source = ReportSource::from_peer(name, run.facts.clone());
+        let rows = RowReader::Peer(Box::new(run));
+        Ok(Self { source, path: path.to_owned(), rows, scrapes: None, measured: Window::default() })
     }
 
     /// Passes each request to the callback with `true` if it counts and `false` if it belongs to the warm-up. Returns
@@ -359,8 +356,12 @@ impl SourceReader {
         zero: u64,
     ) -> Result<ReportSource, SourceError> {
         let shift = self.source.started_unix_ns.map_or(0, |started| started.saturating_sub(zero));
-        let blocks = self.reader.header().blocks.clone();
-        for row in self.reader.by_ref() {
+        let mut reader = match self.rows {
+            RowReader::Trace(reader) => reader,
+            RowReader::Peer(run) => return read_peer(*run, self.source, take, shift),
+        };
+        let blocks = reader.header().blocks.clone();
+        for row in reader.by_ref() {
             let row = row?;
             self.source.rows += 1;
             self.source.without_run |= !self.source.run && row.planned.is_some();
@@ -391,9 +392,27 @@ impl SourceReader {
             };
             self.source.servers = header.servers.iter().enumerate().map(of).collect();
         }
-        self.source.truncated = self.reader.damage().iter().map(ToString::to_string).collect();
+        self.source.truncated = reader.damage().iter().map(ToString::to_string).collect();
         Ok(self.source)
     }
+}
+
+/// Passes each request of another tool to the callback, as [`SourceReader::read`] does.
+fn read_peer(
+    run: PeerRun,
+    mut source: ReportSource,
+    take: &mut impl FnMut(RequestView, bool) -> Result<(), TooManySlices>,
+    shift: u64,
+) -> Result<ReportSource, SourceError> {
+    let PeerRun { facts, requests, in_flight, .. } = run;
+    for request in requests {
+        let request = request?;
+        source.rows += 1;
+        source.outside_window += u64::from(request.warm_up);
+        let (counts, others) = (!request.warm_up, in_flight.others_at(request.at));
+        take(request.view(shift, facts.model.as_deref(), facts.dialect, Some(others)), counts)?;
+    }
+    Ok(source)
 }
 
 /// Aggregates the requests of all sources: captures, or shards of one plan.

@@ -99,7 +99,8 @@ pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
         let to =
             if source.targets.is_empty() { String::new() } else { format!(" sent to {}", source.targets.join(", ")) };
         let name = if lines.is_empty() { "source" } else { "" };
-        lines.push((name, format!("{}: {} requests{to}{left_out}", source.path, with_thousands(source.rows))));
+        let by = source.tool.as_ref().map_or(String::new(), |tool| format!(" of {tool}"));
+        lines.push((name, format!("{}: {} requests{by}{to}{left_out}", source.path, with_thousands(source.rows))));
     }
     if !report.filter.is_empty() {
         lines.push(("filter", format!("only requests with {}", report.filter)));

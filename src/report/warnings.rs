@@ -228,7 +228,10 @@ impl ReportWarning {
             Self::Estimated(requests) => {
                 format!("output tokens of {requests} requests are a number of events, usually too low")
             }
-            Self::LostGaps(gaps) => format!("{gaps} gaps of very long streams were not kept; those have no TPOT"),
+            Self::LostGaps(gaps) => format!(
+                "{gaps} gaps between tokens are not in the records: ITL leaves them out, and so does TPOT where the last \
+                 token is unknown"
+            ),
             Self::QueueGrew { url, growth } => format!(
                 "more and more requests waited at {url}, {:.2} more each second: the longer it is sent to, the longer \
                  they will wait",

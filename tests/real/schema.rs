@@ -1,5 +1,5 @@
-//! The JSON Schema that `streamgauge trace schema` prints, judged by Python's validator: it is one, every row that the
-//! program writes is of it, and what is not a row is not.
+//! JSON Schemas, judged by Python's validator: the one that `streamgauge trace schema` prints is one, every row that the
+//! program writes is of it, and what is not a row is not; `report --out-format llmd` prints what llm-d's own demands.
 
 use std::path::Path;
 use std::process::Command;
@@ -92,5 +92,32 @@ fn every_row_that_is_written_is_of_the_schema_and_nothing_else_is() {
         let judged = told[file].as_array().unwrap();
         assert_eq!(judged.len(), rows + 1, "{file}");
         assert!(judged.iter().all(|said| *said == json!([])), "{file}: {judged:?}");
+    }
+}
+
+#[test]
+fn a_report_in_llm_ds_format_is_of_llm_ds_schema() {
+    const JUDGE: &str = r#"
+import json, sys
+from jsonschema import Draft202012Validator as Validator
+judge = Validator(json.load(open(sys.argv[1])), format_checker=Validator.FORMAT_CHECKER)
+print(json.dumps([error.message for error in judge.iter_errors(json.load(sys.stdin))]))
+"#;
+    let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/llmd/br_v0_2_1_json_schema.json");
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("report.json");
+    for of in
+        [&["tests/data/runs/chat", "--slice", "5s"][..], &["tests/data/results"], &["tests/data/results/guidellm#2"]]
+    {
+        std::fs::write(&report, streamgauge(&[&["report", "--out-format", "llmd"], of].concat())).unwrap();
+        let mut python = program("python");
+        let done =
+            python.args(["-c", JUDGE]).arg(&schema).stdin(std::fs::File::open(&report).unwrap()).output().unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(&done.stdout).trim(),
+            "[]",
+            "{of:?}: {}",
+            String::from_utf8_lossy(&done.stderr)
+        );
     }
 }

@@ -204,8 +204,8 @@ fn metric_names(files: &[Source], names: &BTreeSet<String>) -> Vec<String> {
     )
 }
 
-/// `sim` speaks the protocol from the other side, the demo's clients and a replay from ours; public traces call some
-/// things alike.
+/// `sim` speaks the protocol from the other side, the demo's clients and a replay from ours; public traces and other
+/// tools' results call some things alike.
 fn field_names(files: &[Source]) -> Vec<String> {
     let dialects = files.iter().filter(|file| file.path.starts_with("src/measure/dialect/"));
     let names = dialects.flat_map(|file| file.strings().flat_map(|(text, _)| text.split(['.', '[', ']'])));
@@ -213,8 +213,15 @@ fn field_names(files: &[Source]) -> Vec<String> {
     let is_name =
         |name: &&str| name.contains('_') && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
     let names: BTreeSet<String> = names.filter(is_name).map(str::to_owned).collect();
-    let places =
-        ["src/measure/dialect/", "src/sim/", "src/trace/", "src/cli/demo/load.rs", "src/replay/request/body.rs"];
+    let places = [
+        "src/measure/dialect/",
+        "src/sim/",
+        "src/trace/",
+        "src/cli/demo/load.rs",
+        "src/replay/request/body.rs",
+        "src/report/peer_files/",
+        "src/report/llmd.rs",
+    ];
     strings_only_in(files, &places, &names, "only measure/dialect knows the servers' JSON fields")
 }
 

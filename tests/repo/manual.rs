@@ -11,7 +11,7 @@ use streamgauge::measure::dialect::TABLE;
 use streamgauge::trace::format;
 
 /// The front page and the chapters of the manual.
-const MANUAL: [&str; 13] = [
+const MANUAL: [&str; 14] = [
     "README.md",
     "dashboards/README.md",
     "deploy/README.md",
@@ -22,13 +22,14 @@ const MANUAL: [&str; 13] = [
     "src/measure/README.md",
     "src/measure/dialect/README.md",
     "src/proxy/README.md",
+    "src/report/README.md",
     "src/trace/format/README.md",
     "tests/README.md",
     "tests/benches/README.md",
 ];
 
 /// Flags of other programs in commands of the manual.
-const OTHER_PROGRAMS_FLAGS: [&str; 17] = [
+const OTHER_PROGRAMS_FLAGS: [&str; 19] = [
     "--bench",
     "--build",
     "--detach",
@@ -44,6 +45,8 @@ const OTHER_PROGRAMS_FLAGS: [&str; 17] = [
     "--release",
     "--rounds",
     "--rows",
+    "--save-detailed",
+    "--save-result",
     "--tag",
     "--test",
 ];

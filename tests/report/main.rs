@@ -4,6 +4,8 @@
 
 mod compare;
 mod fidelity;
+mod llmd;
 mod out_formats;
+mod peer_files;
 mod results;
 mod tool_definitions;

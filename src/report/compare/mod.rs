@@ -61,7 +61,7 @@ impl ComparedRun {
 
     /// A capture is its own trace, so its facts describe no load that another one could share.
     pub(super) fn is_capture(&self) -> bool {
-        !self.source.run
+        !self.source.run && self.source.tool.is_none()
     }
 }
 

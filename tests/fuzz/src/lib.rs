@@ -22,6 +22,11 @@ pub mod measure;
 pub mod net {
     pub mod http1;
 }
+#[path = "../../../src/report"]
+pub mod report {
+    pub mod peer_files;
+    pub mod request_view;
+}
 #[path = "../../../src/replay"]
 pub mod replay {
     pub mod server {

@@ -53,11 +53,8 @@ impl HistoryRun {
     }
 
     fn has_load_of(&self, other: &Self) -> bool {
-        let of_load = |name: &FactName| name.describes_load();
-        FactName::ALL
-            .iter()
-            .filter(|name| of_load(name))
-            .all(|name| self.context.get(*name) == other.context.get(*name))
+        let mut of_load = FactName::ALL.iter().filter(|name| name.describes_load());
+        self.is_capture || other.is_capture || of_load.all(|name| self.context.get(*name) == other.context.get(*name))
     }
 }
 
