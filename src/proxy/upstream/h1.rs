@@ -96,6 +96,8 @@ pub(in crate::proxy) struct Http1Exchange {
     complete: bool,
     /// A write failed. The server may still have responded.
     write_closed: bool,
+    /// A close resets the connection: the server is slow to read a request that is not complete.
+    resets_on_close: bool,
     to_head: bool,
     /// Received but not decoded, with the arrival of the last bytes.
     inbox: Vec<u8>,
@@ -135,6 +137,7 @@ impl Http1Exchange {
             chunked: request.framing == Framing::Chunked,
             complete: false,
             write_closed: false,
+            resets_on_close: false,
             to_head: method == "HEAD",
             inbox,
             searched: 0,
@@ -162,7 +165,7 @@ impl Http1Exchange {
     /// Sends the request again over a new connection.
     pub(super) fn resend(&mut self, connection: Http1Connection) {
         (self.io, self.open, self.written) = (connection.io, connection.open, 0);
-        (self.unanswered, self.write_failed) = (None, false);
+        (self.unanswered, self.write_failed, self.resets_on_close) = (None, false, false);
         // Otherwise the next write of the remaining body also writes the bytes before it.
         self.resending = self.complete && self.payload.is_empty();
     }
@@ -214,7 +217,13 @@ impl Http1Exchange {
         if self.write_failed {
             self.written = self.out.len();
         }
-        match ready!(self.io.poll_write_all(cx, &self.out, &mut self.written)) {
+        let flushed = self.io.poll_write_all(cx, &self.out, &mut self.written);
+        // A FIN would wait behind megabytes in the kernel's buffers until the server reads on.
+        let resets_on_close = flushed.is_pending() || self.resets_on_close && !self.complete;
+        if std::mem::replace(&mut self.resets_on_close, resets_on_close) != resets_on_close {
+            self.io.set_reset_on_close(resets_on_close);
+        }
+        match ready!(flushed) {
             Ok(()) => {}
             // The server's response, or its absence, decides whether the request is sent again.
             Err(_) if self.unanswered.is_some() => (self.write_failed, self.written) = (true, self.out.len()),
