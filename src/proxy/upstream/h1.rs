@@ -89,7 +89,7 @@ pub(in crate::proxy) struct Http1Exchange {
     /// Encoded request; the bytes from `written` on are pending.
     out: Vec<u8>,
     written: usize,
-    /// Ranges of payload in `out`, for the observer.
+    /// Ranges of payload in `out` that are not observed yet.
     payload: Vec<Range<usize>>,
     chunked: bool,
     /// `out` has received the complete request.
@@ -197,9 +197,15 @@ impl Http1Exchange {
         self.complete = true;
     }
 
-    /// Pending bytes of the request.
+    /// Bytes that are not written, or not observed yet.
     pub(super) fn backlog(&self) -> usize {
-        self.out.len() - self.written
+        let first_unobserved = self.payload.first().map_or(self.written, |piece| piece.start.min(self.written));
+        self.out.len() - first_unobserved
+    }
+
+    /// Whether written bytes wait to be observed.
+    pub(super) fn has_unobserved(&self) -> bool {
+        self.written == self.out.len() && !self.payload.is_empty()
     }
 
     /// Whether the server no longer accepts bytes.
@@ -211,7 +217,7 @@ impl Http1Exchange {
     pub(super) fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
-        mut written: impl FnMut(&[u8]),
+        mut written: impl FnMut(&mut Context<'_>, &[u8]) -> Poll<()>,
     ) -> Poll<Result<(), UpstreamError>> {
         let before = self.written;
         if self.write_failed {
@@ -229,13 +235,18 @@ impl Http1Exchange {
             Err(_) if self.unanswered.is_some() => (self.write_failed, self.written) = (true, self.out.len()),
             Err(_) => self.write_closed = true,
         }
-        for piece in self.payload.drain(..) {
-            written(&self.out[piece]);
+        if let Some(last_write) = self.unanswered.as_mut().filter(|_| self.written > before) {
+            *last_write = Clock::Monotonic.now();
         }
-        match &mut self.unanswered {
-            Some(last_write) if self.written > before => *last_write = Clock::Monotonic.now(),
-            Some(_) => {}
-            None => self.clear_written(),
+        let mut pieces = self.payload.iter();
+        let pending = pieces.position(|piece| written(cx, &self.out[piece.clone()]).is_pending());
+        if let Some(observed) = pending {
+            self.payload.drain(..observed);
+            return Poll::Pending;
+        }
+        self.payload.clear();
+        if self.unanswered.is_none() {
+            self.clear_written();
         }
         Poll::Ready(Ok(()))
     }
@@ -259,7 +270,7 @@ impl Http1Exchange {
 
     /// Reads the next response head: interim heads, then the final one.
     pub(super) fn poll_head(&mut self, cx: &mut Context<'_>, head: &mut Head) -> Poll<Result<Arrival, UpstreamError>> {
-        if self.resending && self.poll_flush(cx, |_| ()).is_ready() {
+        if self.resending && self.poll_flush(cx, |_, _| Poll::Ready(())).is_ready() {
             self.resending = false;
         }
         loop {
