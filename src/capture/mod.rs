@@ -35,6 +35,7 @@
 //!   written. A rarely used model name can identify its users.
 //! * **Images and audio**: their number, kind, size in bytes, and width and height in pixels.
 
+mod body_decoding;
 pub mod body_memory;
 mod error;
 pub mod key;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 
-use super::body_memory::MAX_BODY_BYTES;
+use super::body_decoding::{BodyDecodeError, decode_body};
 use super::key::CaptureKey;
 use super::message::{CaptureHandle, CaptureMessage};
 use super::model_names::ModelNames;
@@ -21,11 +21,10 @@ use super::tokenizer::{MAX_BACKLOG_BYTES, PromptTokenizer};
 use crate::capture::prefetch::together;
 use crate::clock::{Clock, ClockReading, rest};
 use crate::measure::dialect::Dialect;
-use crate::measure::dialect::prompt::RequestBody;
-use crate::measure::framing::coding::{DecodeError, Decoder};
+use crate::measure::dialect::prompt::{RequestBody, charge_walk};
 use crate::measure::record::RequestRecord;
 use crate::measure::time::{Gap, Stamp};
-use crate::measure::work_budget::WorkBudget;
+use crate::measure::work_budget::{ReserveLimits, WorkBudget, WorkReserve};
 use crate::trace_file::frame::FrameBuilder;
 use crate::trace_file::row::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, SOURCE, TraceHeader};
 
@@ -35,10 +34,16 @@ const BATCH_DELAY: Gap = Gap::from_millis(10);
 /// Maximum messages handled between two clock reads.
 const MAX_BATCH_MESSAGES: usize = 256;
 const EVICTION_INTERVAL: Gap = Gap::from_millis(60_000);
+/// Prompts may take a quarter of this thread's time beyond what their bytes grant. The thread competes with those that
+/// forward for the cores only.
+const DIGEST_RESERVE: ReserveLimits = ReserveLimits { max_work: 64_000_000, nanos_per_unit: 4 };
 
 pub(super) struct WriterThread {
     settings: CaptureSettings,
     digester: PromptHasher,
+    /// Limits what all prompts together cost.
+    work_reserve: WorkReserve,
+    refilled_at: Stamp,
     clock: Clock,
     /// Wall time of `zero`, the time zero of the rows, in nanoseconds since 1970.
     started: u64,
@@ -95,6 +100,8 @@ impl WriterThread {
             flushed_at: zero,
             evicted_at: zero,
             digester: PromptHasher::new(&key, cutting),
+            work_reserve: WorkReserve::new(DIGEST_RESERVE),
+            refilled_at: zero,
             settings,
             clock,
         })
@@ -178,13 +185,21 @@ impl WriterThread {
     /// Extracts the fields of a body that may be recorded.
     fn digest_body(&mut self, body: &[u8], backlog: usize, encoding: &[u8], dialect: &Dialect) -> RequestDigest {
         let nothing = RequestDigest { day: self.day, ..RequestDigest::default() };
-        let plain = match decode_body(body, encoding) {
+        let now = self.clock.now();
+        self.work_reserve.refill(now.since(std::mem::replace(&mut self.refilled_at, now)));
+        let mut budget = WorkBudget::with_reserve(&self.work_reserve);
+        budget.receive(body.len());
+        let plain = match decode_body(body, encoding, &mut budget) {
             Ok(plain) => plain,
             Err(undecoded) => {
                 return RequestDigest { without_blocks: undecoded == BodyDecodeError::TooLarge, ..nothing };
             }
         };
-        let Some(mut body) = RequestBody::read(plain.as_deref().unwrap_or(body)) else { return nothing };
+        let body = plain.as_deref().unwrap_or(body);
+        if charge_walk(body, &mut budget).is_err() {
+            return RequestDigest { without_blocks: true, ..nothing };
+        }
+        let Some(mut body) = RequestBody::read(body) else { return nothing };
         let behind = self.block_unit() == BlockUnit::Tokens && backlog > MAX_BACKLOG_BYTES;
         if behind {
             self.digester.skip_tokens();
@@ -361,35 +376,4 @@ impl WriterThread {
 pub(super) fn log_losses(folder: &Path, lost: &str, refused: Option<&io::Error>) {
     let error = refused.map(tracing::field::display);
     tracing::warn!(folder = %folder.display(), %lost, error, "the capture has lost records");
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum BodyDecodeError {
-    TooLarge,
-    /// Unsupported coding, or corrupt data.
-    Unknown,
-}
-
-/// Removes the content coding of a body; `Ok(None)` if it has none.
-fn decode_body(body: &[u8], encoding: &[u8]) -> Result<Option<Vec<u8>>, BodyDecodeError> {
-    let mut decoder = Decoder::for_encoding(encoding).ok_or(BodyDecodeError::Unknown)?;
-    if decoder.is_identity() {
-        return Ok(None);
-    }
-    let (mut plain, mut budget) = (Vec::new(), WorkBudget::default());
-    budget.receive(body.len());
-    let mut fits = true;
-    let decoded = decoder.push(body, &mut budget, |piece, _| {
-        fits = plain.len() + piece.len() <= MAX_BODY_BYTES;
-        if fits {
-            plain.extend_from_slice(piece);
-        }
-        fits
-    });
-    match decoded {
-        _ if !fits => Err(BodyDecodeError::TooLarge),
-        Ok(()) => Ok(Some(plain)),
-        Err(DecodeError::OutOfBudget) => Err(BodyDecodeError::TooLarge),
-        Err(DecodeError::Malformed) => Err(BodyDecodeError::Unknown),
-    }
 }

@@ -9,7 +9,8 @@
 //! [`begin`](StreamObserver::begin) at the first byte of the request. [`request`](StreamObserver::request) for every
 //! read of the request body, and [`sent`](StreamObserver::sent) after writing its last byte.
 //! [`head`](StreamObserver::head) once. [`bytes`](StreamObserver::bytes) for every read of the response body, after
-//! forwarding it. [`end`](StreamObserver::end) once, whatever happened.
+//! forwarding it. [`end`](StreamObserver::end) once, whatever happened. A task that has to yield takes a read in slices
+//! instead ([`begin_read`](StreamObserver::begin_read), then [`slice`](StreamObserver::slice) to its end).
 //!
 //! # Memory
 //! About 1 KiB per request; a stream adds 3 to 6 KiB (the timeline, one event's skeleton). An event split between
@@ -22,7 +23,7 @@ use super::bounded_vec::BoundedVec;
 use super::dialect::{self, Dialect, DialectReader, ReplyField, detect, field, leads};
 use super::event_observer::{EventObserver, NoopObserver};
 use super::failure::FailureOrigin;
-use super::framing::coding::{Decoder, decode};
+use super::framing::coding::{Decoder, MAX_INPUT_BYTES, decode_slice};
 use super::framing::{Event, EventStreamFramer, Framer, GrpcFramer, JsonArrayFramer, NdjsonFramer, SseFramer};
 use super::json_scanner::{DocumentState, JsonScanner, Scalar, ScanFields};
 use super::record::{
@@ -34,7 +35,7 @@ use super::stream_stats::{EventEffect, StreamStats};
 use super::text_collector::{ReplyText, TextBudget, TextCollector};
 use super::time::{Gap, Stamp};
 use super::timeline::{TokenEvent, TokenTimeline};
-use super::work_budget::{WorkBudget, price};
+use super::work_budget::{WorkBudget, WorkReserve, price};
 
 /// Forwarding delays stored per request between two drains.
 const MAX_OVERHEADS: usize = 256;
@@ -161,6 +162,15 @@ impl StreamObserver {
         self
     }
 
+    /// Limits the observation to what the reads grant and this reserve has, without an initial amount.
+    pub fn with_reserve(mut self: Box<Self>, reserve: &WorkReserve) -> Box<Self> {
+        if let RequestState::Reading(reader) = &mut self.request {
+            reader.set_reserve(reserve);
+        }
+        self.budget = WorkBudget::with_reserve(reserve);
+        self
+    }
+
     /// Takes one read of the request body.
     pub fn request(&mut self, chunk: &[u8]) {
         self.request_bytes += chunk.len() as u64;
@@ -172,6 +182,21 @@ impl StreamObserver {
         if let RequestState::Reading(reader) = &mut self.request {
             reader.push(chunk);
         }
+    }
+
+    /// Begins a read of the request body, which [`request_slice`](Self::request_slice) takes.
+    pub fn begin_request_read(&mut self, bytes: usize) {
+        self.request_bytes += bytes as u64;
+        if let RequestState::Reading(reader) = &mut self.request {
+            reader.receive(bytes);
+        }
+    }
+
+    /// Takes one slice of a read of the request body. Returns the bytes that it took, or `None` after the last slice.
+    pub fn request_slice(&mut self, rest: &[u8]) -> Option<usize> {
+        let RequestState::Reading(reader) = &mut self.request else { return None };
+        let (used, is_done) = reader.push_slice(rest);
+        (!is_done).then_some(used)
     }
 
     /// The shape of the request as far as known.
@@ -286,15 +311,33 @@ impl StreamObserver {
 
     /// Does the work of [`bytes`](Self::bytes) and passes each event to `watch`.
     pub fn bytes_watched(&mut self, at: Stamp, chunk: &[u8], watch: &mut impl EventObserver) {
+        self.begin_read(at, chunk.len());
+        let mut rest = chunk;
+        while let Some(used) = self.watched_slice(at, rest, watch) {
+            rest = &rest[used..];
+        }
+    }
+
+    /// Begins a read of the response body, which [`slice`](Self::slice) takes.
+    pub fn begin_read(&mut self, at: Stamp, bytes: usize) {
         self.times.first_byte.get_or_insert(at);
-        self.response_bytes += chunk.len() as u64;
+        self.response_bytes += bytes as u64;
+        self.budget.receive(bytes);
+    }
+
+    /// Takes one slice of a read that arrived at `at`. Returns the bytes that it took, or `None` after the last slice.
+    pub fn slice(&mut self, at: Stamp, rest: &[u8]) -> Option<usize> {
+        self.watched_slice(at, rest, &mut NoopObserver)
+    }
+
+    fn watched_slice(&mut self, at: Stamp, rest: &[u8], watch: &mut impl EventObserver) -> Option<usize> {
         let (tally, times, timeline, text) = (&mut self.tally, &mut self.times, &mut self.timeline, &mut self.text);
         let (limits, budget) = (self.slos.gap_limits(), &mut self.budget);
-        budget.receive(chunk.len());
         let read = match &mut self.body {
-            ReplyBodyState::Opaque => Ok(()),
+            ReplyBodyState::Opaque => Ok((rest.len(), true)),
             ReplyBodyState::Events { decoder, framer, reader } => {
-                decode(decoder.as_deref_mut(), chunk, budget, |plain, budget| {
+                let pieces = (rest, framer.piece_bytes());
+                decode_slice(decoder.as_deref_mut(), pieces, budget, |plain, budget| {
                     let each = |event: Event<'_>, budget: &mut WorkBudget| {
                         let meaning = tally.event(&event, at, reader.as_mut(), watch);
                         note(meaning, at, times, timeline.as_mut(), limits);
@@ -304,7 +347,7 @@ impl StreamObserver {
                 })
             }
             ReplyBodyState::Document { decoder, scan, fields, reply } => {
-                decode(decoder.as_deref_mut(), chunk, budget, |plain, budget| {
+                decode_slice(decoder.as_deref_mut(), (rest, MAX_INPUT_BYTES), budget, |plain, budget| {
                     scan.push_paid(plain, budget, &mut ReplyFields { fields, reply, tally, watch })?;
                     if text.as_mut().is_some_and(|text| text.document(plain).is_err()) {
                         *text = None;
@@ -313,17 +356,22 @@ impl StreamObserver {
                 })
             }
         };
-        if let Err(unread) = read {
-            self.quality.unread = Some(unread);
-            if let ReplyBodyState::Events { framer, .. } = &self.body {
-                self.tally.comments = framer.comments();
+        let next = match read {
+            Ok((used, is_done)) => (!is_done).then_some(used),
+            Err(unread) => {
+                self.quality.unread = Some(unread);
+                if let ReplyBodyState::Events { framer, .. } = &self.body {
+                    self.tally.comments = framer.comments();
+                }
+                self.body = ReplyBodyState::Opaque;
+                None
             }
-            self.body = ReplyBodyState::Opaque;
-        }
+        };
         self.recognized();
         if self.text.as_ref().is_some_and(|text| !text.is_said()) && self.is_counted() {
             self.text = None;
         }
+        next
     }
 
     /// Whether the current count is at least as good as a tokenizer's.

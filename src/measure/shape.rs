@@ -6,11 +6,11 @@ use std::borrow::Cow;
 
 pub use super::dialect::RequestShape;
 use super::dialect::{AmbiguousPath, Routes, field, health, leads};
-use super::framing::coding::{Decoder, decode};
+use super::framing::coding::{Decoder, MAX_INPUT_BYTES, decode_slice};
 use super::framing::{Event, Framer, GrpcFramer};
 use super::json_scanner::{JsonScanner, Scalar, ScanFields};
 use super::unread_reason::UnreadReason;
-use super::work_budget::WorkBudget;
+use super::work_budget::{WorkBudget, WorkReserve};
 
 impl RequestShape {
     /// Creates a shape from the request head: method and path (without query).
@@ -67,21 +67,42 @@ impl ShapeReader {
         Self { shape, scan: JsonScanner::default(), messages, decoder, budget, unreadable, unread }
     }
 
+    /// Draws from `reserve` beyond what the reads grant.
+    pub fn set_reserve(&mut self, reserve: &WorkReserve) {
+        self.budget = WorkBudget::with_reserve(reserve);
+    }
+
     /// Takes one read of the body.
     pub fn push(&mut self, bytes: &[u8]) {
+        self.receive(bytes.len());
+        let (mut rest, mut is_done) = (bytes, false);
+        while !is_done {
+            let slice = self.push_slice(rest);
+            (rest, is_done) = (&rest[slice.0..], slice.1);
+        }
+    }
+
+    /// Begins a read of this many bytes, which [`push_slice`](Self::push_slice) takes.
+    pub fn receive(&mut self, bytes: usize) {
+        self.budget.receive(bytes);
+    }
+
+    /// Takes one slice of a read; returns the bytes that it took, and whether it was the last one.
+    pub fn push_slice(&mut self, bytes: &[u8]) -> (usize, bool) {
         if self.unreadable {
-            return;
+            return (bytes.len(), true);
         }
         let Self { shape, scan, messages, decoder, budget, .. } = self;
-        budget.receive(bytes.len());
-        let read = decode(decoder.as_deref_mut(), bytes, budget, |plain, budget| match messages {
+        let piece_bytes = messages.as_ref().map_or(MAX_INPUT_BYTES, Framer::piece_bytes);
+        let read = decode_slice(decoder.as_deref_mut(), (bytes, piece_bytes), budget, |plain, budget| match messages {
             None => Ok(scan.push_paid(plain, budget, &mut ShapeFields(shape))?),
             Some(messages) => Ok(messages.push(plain, budget, |event, _| message(shape, &event))?),
         });
-        if let Err(unread) = read {
+        read.unwrap_or_else(|unread| {
             (self.unreadable, self.unread) = (true, Some(unread));
             (self.messages, self.decoder) = (None, None);
-        }
+            (bytes.len(), true)
+        })
     }
 
     /// Reason why reading stopped, if the body was relevant.

@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use tokio::task::coop;
 
@@ -32,14 +32,22 @@ use crate::net::io::Arrival;
 const GRPC_STATUS: &str = "grpc-status";
 
 /// Observer work that counts as one cooperative operation of its task, in nanoseconds. Tokio lets a task do 128
-/// operations before it yields, so a task with much to parse yields as one that moves many bytes does.
-const WORK_NANOS_PER_OPERATION: u64 = 4_000;
+/// operations before it yields, so a client waits at most this often for each task with much to do.
+const WORK_NANOS_PER_OPERATION: u64 = 1_000;
+/// Forwarded bytes that count as one operation.
+const BYTES_PER_OPERATION: u64 = 1_024;
 
 /// The observation of one request; ends the request when dropped.
 pub(super) struct RequestObserver {
     observer: Option<Box<StreamObserver>>,
     /// Observer work already charged to the task's budget.
     charged_work: u64,
+    /// Bytes of the current piece of the request that are counted, and of those the observed ones.
+    request_piece: (usize, usize),
+    /// Observed bytes of the current piece of the response; `None` between two pieces.
+    response_piece: Option<usize>,
+    /// When the response's last byte was written, while its observation may go on.
+    written: Option<Stamp>,
     worker: Rc<WorkerContext>,
     trace: Option<RequestTrace>,
     active: ActiveRequest,
@@ -64,13 +72,17 @@ impl RequestObserver {
             capture.begin_request(|name| head.value(name), open)
         });
         let observer = StreamObserver::begin(shape, head.body_coding(), None, arrival.at)
-            .with_slos(config.slos.clone(), config.stall);
+            .with_slos(config.slos.clone(), config.stall)
+            .with_reserve(worker.work_reserve());
         let trace = worker.shared().sampler.as_ref().filter(|_| is_traced).map(|sampler| {
             RequestTrace::begin(sampler, head.get(KnownHeader::Traceparent), head.get(KnownHeader::Tracestate))
         });
         Self {
             observer: Some(observer),
             charged_work: 0,
+            request_piece: (0, 0),
+            response_piece: None,
+            written: None,
             worker: Rc::clone(worker),
             trace,
             active: worker.levels().request(head.method()),
@@ -107,32 +119,43 @@ impl RequestObserver {
         }
     }
 
-    /// Reports a piece of the request body that was written upstream.
+    /// Reports a piece of the request body that was written upstream. Pending if the task has to yield first; the
+    /// caller then passes the same piece again, which may have become longer.
+    pub(super) fn poll_request_body(&mut self, cx: &mut Context<'_>, payload: &[u8]) -> Poll<()> {
+        let Some(observer) = &mut self.observer else { return Poll::Ready(()) };
+        let (counted, observed) = &mut self.request_piece;
+        if let Some(new @ [_, ..]) = payload.get(*counted..) {
+            *counted = payload.len();
+            observer.begin_request_read(new.len());
+            if let (Some(following), Some(capture)) = (&mut self.capture_handle, &self.worker.shared().capture) {
+                capture.push_body(following, new);
+            }
+            consume_coop_budget(new.len() as u64 / BYTES_PER_OPERATION);
+        }
+        while let Some(used) = observer.request_slice(&payload[*observed..]) {
+            *observed += used;
+            charge_work(observer, &mut self.charged_work);
+            ready!(poll_coop_budget(cx));
+        }
+        charge_work(observer, &mut self.charged_work);
+        self.request_piece = (0, 0);
+        Poll::Ready(())
+    }
+
+    /// Reports a piece of the request body without a chance to yield: one that is cheap to observe.
     pub(super) fn on_request_body(&mut self, payload: &[u8]) {
         if let Some(observer) = &mut self.observer {
             observer.request(payload);
+            charge_work(observer, &mut self.charged_work);
         }
-        self.charge_coop_budget();
-        if let (Some(following), Some(capture)) = (&mut self.capture_handle, &self.worker.shared().capture) {
-            capture.push_body(following, payload);
-        }
+        consume_coop_budget(payload.len() as u64 / BYTES_PER_OPERATION);
     }
 
     /// Reports a piece of a rejected request's body: it only identifies the request.
     pub(super) fn on_drained_body(&mut self, payload: &[u8]) {
         if let Some(observer) = &mut self.observer {
             observer.request_chunk(payload);
-        }
-        self.charge_coop_budget();
-    }
-
-    /// Charges the observer's work to the task's cooperative budget.
-    fn charge_coop_budget(&mut self) {
-        let work = self.observer.as_ref().map_or(0, |observer| observer.work());
-        let operations = work.saturating_sub(self.charged_work) / WORK_NANOS_PER_OPERATION;
-        if operations > 0 {
-            self.charged_work += operations * WORK_NANOS_PER_OPERATION;
-            consume_coop_budget(operations);
+            charge_work(observer, &mut self.charged_work);
         }
     }
 
@@ -190,11 +213,44 @@ impl RequestObserver {
     }
 
     /// Reports a piece of the response body that was written to the client at `now`; `blocked` is the time during which
-    /// the client did not accept it.
-    pub(super) fn on_response_body(&mut self, arrival: Arrival, payload: &[u8], now: Stamp, blocked: Gap) {
-        let Some(observer) = &mut self.observer else { return };
-        let raw = self.usage_injection.as_ref().and_then(|asking| asking.original());
-        observer.bytes(arrival.at, raw.unwrap_or(payload));
+    /// the client did not accept it. Pending if the task has to yield first; the caller then passes the same piece
+    /// again.
+    pub(super) fn poll_response_body(
+        &mut self,
+        cx: &mut Context<'_>,
+        piece: (Arrival, &[u8]),
+        now: Stamp,
+        blocked: Gap,
+    ) -> Poll<()> {
+        self.observe_response_body(piece, now, blocked, || poll_coop_budget(cx))
+    }
+
+    /// Reports a piece of the response body like [`poll_response_body`](Self::poll_response_body), without a chance to
+    /// yield: one that is cheap to observe, or the last one of a response that has ended.
+    pub(super) fn on_response_body(&mut self, piece: (Arrival, &[u8]), now: Stamp, blocked: Gap) {
+        _ = self.observe_response_body(piece, now, blocked, || Poll::Ready(())).is_ready();
+    }
+
+    fn observe_response_body(
+        &mut self,
+        (arrival, payload): (Arrival, &[u8]),
+        now: Stamp,
+        blocked: Gap,
+        mut poll_budget: impl FnMut() -> Poll<()>,
+    ) -> Poll<()> {
+        let Some(observer) = &mut self.observer else { return Poll::Ready(()) };
+        let raw = self.usage_injection.as_ref().and_then(|asking| asking.original()).unwrap_or(payload);
+        let observed = self.response_piece.get_or_insert_with(|| {
+            observer.begin_read(arrival.at, raw.len());
+            consume_coop_budget(raw.len() as u64 / BYTES_PER_OPERATION);
+            0
+        });
+        while let Some(used) = observer.slice(arrival.at, &raw[*observed..]) {
+            *observed += used;
+            charge_work(observer, &mut self.charged_work);
+            ready!(poll_budget());
+        }
+        self.response_piece = None;
         if blocked == Gap::ZERO {
             observer.forwarded(now.since(arrival.at));
         } else {
@@ -204,13 +260,19 @@ impl RequestObserver {
             self.active.set_stream_phase(true);
         }
         let progress = observer.progress(now);
-        self.charge_coop_budget();
+        charge_work(observer, &mut self.charged_work);
         if let Some(progress) = progress {
             if let Some(following) = &mut self.capture_handle {
                 following.push_gaps(&progress.gaps);
             }
             self.worker.reporter().progress(progress);
         }
+        Poll::Ready(())
+    }
+
+    /// Reports that the response's last byte was written to the client. Its last piece may still have to be observed.
+    pub(super) fn on_response_written(&mut self, now: Stamp) {
+        self.written = Some(now);
     }
 
     /// Reports that the proxy sent its own error response.
@@ -241,6 +303,20 @@ impl RequestObserver {
     }
 }
 
+/// Charges the observer's work since the last call to the task's cooperative budget.
+fn charge_work(observer: &StreamObserver, charged: &mut u64) {
+    let operations = observer.work().saturating_sub(*charged) / WORK_NANOS_PER_OPERATION;
+    if operations > 0 {
+        *charged += operations * WORK_NANOS_PER_OPERATION;
+        consume_coop_budget(operations);
+    }
+}
+
+/// Ready if the current task has operations left. Otherwise it runs again after the others.
+fn poll_coop_budget(cx: &mut Context<'_>) -> Poll<()> {
+    coop::poll_proceed(cx).map(drop)
+}
+
 /// Consumes operations of the current task's budget. When none is left, its next read or write yields.
 fn consume_coop_budget(operations: u64) {
     // The next read or write registers its own waker.
@@ -257,8 +333,13 @@ impl Drop for RequestObserver {
     fn drop(&mut self) {
         // Most requests have ended before the drop.
         if self.observer.is_some() {
-            let ending = if self.worker.is_stopped() { Ending::TimedOut } else { Ending::DownstreamGone };
-            self.finish(Clock::Monotonic.now(), ending);
+            let now = Clock::Monotonic.now();
+            let (at, ending) = match self.written {
+                Some(at) => (at, Ending::Complete),
+                None if self.worker.is_stopped() => (now, Ending::TimedOut),
+                None => (now, Ending::DownstreamGone),
+            };
+            self.finish(at, ending);
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::config::ProxyConfig;
 use crate::export::control::queue::Reporter;
 use crate::export::registry::thread_gauges::ThreadGauges;
 use crate::measure::time::{Gap, Stamp};
+use crate::measure::work_budget::{FORWARDING_RESERVE, WorkReserve};
 
 /// Beside a successor, a recently used connection stays open this long for another request. A response can announce the
 /// close; a close between two requests may race with the next one.
@@ -28,6 +29,8 @@ pub(super) struct WorkerContext {
     shared: Arc<WorkerShared>,
     levels: Arc<ThreadGauges>,
     upstream: UpstreamClient,
+    /// Limits what observing all of the worker's bodies costs.
+    work_reserve: WorkReserve,
     connections: Arc<AtomicUsize>,
     /// While draining: how long after its last response a connection may send another request.
     draining: Cell<Option<Gap>>,
@@ -49,6 +52,7 @@ impl WorkerContext {
             shared,
             levels,
             upstream,
+            work_reserve: WorkReserve::new(FORWARDING_RESERVE),
             connections,
             draining: Cell::new(None),
             stopped: Cell::new(false),
@@ -80,6 +84,11 @@ impl WorkerContext {
     pub(super) fn admit(self: &Rc<Self>, limit: usize) -> Option<StreamPermit> {
         let permit = StreamPermit(Rc::clone(self));
         (self.shared.open_streams.fetch_add(1, Ordering::Relaxed) < limit).then_some(permit)
+    }
+
+    /// What all of this worker's bodies share.
+    pub(super) fn work_reserve(&self) -> &WorkReserve {
+        &self.work_reserve
     }
 
     pub(super) fn reporter(&self) -> &Reporter {
@@ -121,7 +130,7 @@ impl WorkerContext {
     pub(super) fn tick(&self) {
         self.upstream.evict();
         let now = Clock::Monotonic.now();
-        self.last_tick.set(now);
+        self.work_reserve.refill(now.since(self.last_tick.replace(now)));
         self.wake(|wait| wait.until.get().is_some_and(|until| until <= now));
     }
 

@@ -79,6 +79,26 @@ fn a_prompt_is_the_same_plain_packed_and_over_http2() {
     }
 }
 
+/// Its tree would take hundreds of megabytes and a tenth of a second.
+#[test]
+fn a_prompt_that_costs_more_than_its_bytes_grant_is_a_row_without_blocks() {
+    let prompt = |values: &str| format!("{{\"model\":\"m\",\"prompt\":[{values}1]}}").into_bytes();
+    let packed = |values: &str| zstd::encode_all(&prompt(values)[..], 3).unwrap();
+    let ids: String = (0..40_000_u32).map(|id| format!("{},", id * 3 % 100_000)).collect();
+    let server = Upstream::answering(format!("{}0\r\n\r\n", HEAD));
+    let folder = TempDir::new().unwrap();
+    let proxy = proxy(server.addr, folder.path(), &[]);
+    let bodies = [packed(&"1,".repeat(2 << 20)), packed(&"{},".repeat(1 << 20)), packed(&ids)];
+    for body in &bodies {
+        let request = String::from_utf8_lossy(&coded("zstd", b"")).replace("/v1/chat/completions", "/v1/completions");
+        let head = request.replace("Content-Length: 0", &format!("Content-Length: {}", body.len()));
+        assert_eq!(proxy.client().send(head).send(body).response().status(), 200);
+    }
+    assert!(proxy.stop(crate::support::PATIENCE));
+    let blocks: Vec<_> = rows(folder.path()).iter().map(|row| row.prompt.blocks.is_empty()).collect();
+    assert_eq!(blocks, [true, true, false], "a prompt of token ids is hashed");
+}
+
 #[test]
 fn a_request_that_continues_a_stored_response_joins_its_session_and_shares_no_prefix() {
     let folder = TempDir::new().unwrap();

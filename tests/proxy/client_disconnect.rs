@@ -89,6 +89,39 @@ fn a_client_that_leaves_while_its_upload_waits_is_noticed() {
     }
 }
 
+/// Behind what the kernels hold of the upload, the server would see a FIN only when it has read all of that.
+#[test]
+fn a_server_that_reads_nothing_of_an_upload_sees_at_once_that_its_client_has_left() {
+    let (go_on, goes_on) = reports();
+    let (report, seen) = reports();
+    let upstream = Upstream::start(move |mut conn: Conn| {
+        conn.head();
+        goes_on();
+        let (mut unread, mut buffer) = (0, vec![0; 1 << 20]);
+        report(loop {
+            match conn.stream.read(&mut buffer) {
+                Ok(0) => break (unread, false),
+                Ok(read) => unread += read,
+                Err(error) => break (unread, error.kind() == std::io::ErrorKind::ConnectionReset),
+            }
+        });
+    });
+    let proxy = TestProxy::new(upstream.addr);
+    let mut client = proxy.client();
+    client.send(UPLOAD);
+    // As much as the kernels and the proxy take.
+    client.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let (mut sent, piece) = (0, [b'x'; PIECE]);
+    while let Ok(written) = client.stream.write(&piece) {
+        sent += written;
+    }
+    client.reset();
+    assert_eq!(proxy.last_request()["outcome"], "cancelled");
+    go_on(());
+    let (unread, reset) = seen();
+    assert!(reset && unread < sent, "{unread} of {sent} bytes before the end");
+}
+
 #[test]
 fn a_client_that_leaves_an_upload_over_tls_is_noticed_behind_what_is_unread() {
     let pki = Pki::new();

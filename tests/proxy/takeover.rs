@@ -233,7 +233,8 @@ fn a_successor_that_cannot_start_leaves_everything_to_the_process_that_serves() 
     std::fs::write(&file, good).unwrap();
     signal(program.id(), Signal::SIGUSR2);
     let successor = process(&program.says("has taken over"));
-    assert_eq!(exchange(&mut connect(program.listen).unwrap()), Ok(true));
+    // Either process may accept this connection.
+    exchange(&mut connect(program.listen).unwrap()).unwrap();
     assert!(has_ended(program.id()));
     signal(successor, Signal::SIGTERM);
     assert!(has_ended(successor));

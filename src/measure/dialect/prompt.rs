@@ -13,6 +13,7 @@
 
 use super::Dialect;
 use crate::measure::json_value::{JsonObject, JsonValue};
+use crate::measure::work_budget::{OutOfBudget, WorkBudget, price};
 
 /// Separators between pieces: bytes that never occur in UTF-8.
 mod mark {
@@ -98,6 +99,20 @@ const KEPT: u8 = 0x80;
 const SAID: [&str; 3] = ["messages", "contents", "input"];
 /// Cache instructions, which clients move from turn to turn.
 const NOT_CONTENT: [&str; 2] = ["cache_control", "cachePoint"];
+
+/// Maximum values of a body that is parsed; a tree of them takes up to 150 MB. A prompt of token ids has one for each.
+const MAX_VALUES: usize = 1 << 20;
+
+/// Charges for parsing a body, walking its prompt and hashing it.
+///
+/// # Errors
+/// If the body has too many values or the budget is exhausted: it must not be parsed then.
+pub fn charge_walk(body: &[u8], budget: &mut WorkBudget) -> Result<(), OutOfBudget> {
+    // Each value but the first comes behind one of these. Text has some too, which only makes it a little dearer.
+    let values = body.iter().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count();
+    budget.charge(values as u64 * price::TREE_VALUE + body.len() as u64 * price::TREE_BYTE)?;
+    if values > MAX_VALUES { Err(OutOfBudget) } else { Ok(()) }
+}
 
 impl<'a> RequestBody<'a> {
     /// Parses a body; `None` if it is not a JSON object.

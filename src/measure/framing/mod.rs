@@ -29,6 +29,7 @@ pub use json_array::JsonArrayFramer;
 pub use ndjson::NdjsonFramer;
 pub use sse::SseFramer;
 
+use self::coding::MAX_INPUT_BYTES;
 use super::work_budget::{OutOfBudget, WorkBudget, price};
 
 /// Largest event to parse, in bytes. Log probabilities and inlined images make events of hundreds of kilobytes. If an
@@ -102,6 +103,7 @@ impl Framer {
         mut each: impl FnMut(Event<'_>, &mut WorkBudget),
     ) -> Result<(), FramingError> {
         budget.charge_bytes(bytes.len(), price::FRAMED_BYTE)?;
+        let lines = self.lines();
         let mut paid = |event: Event<'_>, budget: &mut WorkBudget| {
             if budget.charge(price::EVENT + event.data.len() as u64 * price::EVENT_BYTE).is_ok() {
                 each(event, budget);
@@ -114,7 +116,25 @@ impl Framer {
             Self::EventStream(frames) => frames.push(bytes, budget, paid),
             Self::Grpc(messages) => messages.push(bytes, budget, paid),
         }?;
-        if budget.is_exhausted() { Err(FramingError::OutOfBudget) } else { Ok(()) }
+        budget.charge((self.lines() - lines) * price::LINE)?;
+        Ok(())
+    }
+
+    /// Bytes that are pushed between two looks at the budget's slice. A message of a few bytes may cost a decoder.
+    pub(super) fn piece_bytes(&self) -> usize {
+        match self {
+            Self::Grpc(_) => 128,
+            _ => MAX_INPUT_BYTES,
+        }
+    }
+
+    /// Complete lines so far, where there are lines.
+    fn lines(&self) -> u64 {
+        match self {
+            Self::Sse(sse) => sse.lines(),
+            Self::Lines(lines) => lines.lines(),
+            Self::Elements(_) | Self::EventStream(_) | Self::Grpc(_) => 0,
+        }
     }
 
     /// Ends a cleanly closed body. Returns an event that lacks its end marker if `complete` accepts it. A frame

@@ -7,6 +7,8 @@ use super::{Event, FramingError, MAX_EVENT, PayloadKind};
 #[derive(Debug, Default)]
 pub struct NdjsonFramer {
     carry: Vec<u8>,
+    /// Lines so far, blank ones included.
+    lines: u64,
     too_large: bool,
 }
 
@@ -20,6 +22,7 @@ impl NdjsonFramer {
             return Err(FramingError::TooLarge);
         }
         while let Some(end) = memchr::memchr(b'\n', bytes) {
+            self.lines += 1;
             let (line, rest) = bytes.split_at(end);
             bytes = &rest[1..];
             if self.carry.len() + line.len() > MAX_EVENT {
@@ -40,13 +43,18 @@ impl NdjsonFramer {
         Ok(())
     }
 
+    /// Complete lines so far, blank ones included.
+    pub fn lines(&self) -> u64 {
+        self.lines
+    }
+
     /// Ends a cleanly closed body. Returns a last line without line end if `complete` accepts it.
     pub fn finish(&mut self, complete: impl Fn(&[u8]) -> bool) -> Option<Event<'_>> {
         event(&self.carry).filter(|event| complete(event.data))
     }
 
     fn stop_reading(&mut self) -> Result<(), FramingError> {
-        *self = Self { carry: Vec::new(), too_large: true };
+        *self = Self { carry: Vec::new(), lines: self.lines, too_large: true };
         Err(FramingError::TooLarge)
     }
 }

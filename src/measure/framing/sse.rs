@@ -20,6 +20,8 @@ pub struct SseFramer {
     after_cr: bool,
     too_large: bool,
     comments: u64,
+    /// Lines so far, empty ones included.
+    lines: u64,
     /// State for JSON outside of the SSE grammar; `None` if that is not enabled.
     bare: Option<Box<BareJson>>,
 }
@@ -57,6 +59,11 @@ impl SseFramer {
         self.comments
     }
 
+    /// Complete lines so far, empty ones included.
+    pub fn lines(&self) -> u64 {
+        self.lines
+    }
+
     /// Processes one read; calls `each` for every completed event, in order.
     ///
     /// # Errors
@@ -80,6 +87,7 @@ impl SseFramer {
                 break;
             };
             self.after_cr = bytes[end] == b'\r';
+            self.lines += 1;
             let (rest, tail) = (&bytes[..end], &bytes[end + 1..]);
             bytes = tail;
             if self.line.is_empty() {

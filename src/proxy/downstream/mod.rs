@@ -4,6 +4,7 @@ mod client;
 mod drain_body;
 mod h1;
 mod h2;
+mod pending_write;
 mod relay;
 mod tunnel;
 

@@ -7,12 +7,12 @@
 use std::task::{Context, Poll, ready};
 
 use super::client::DownstreamConnection;
+use super::pending_write::PendingWrite;
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::body::{BodyError, ChunkWriter};
 use crate::net::http1::head::HttpVersion;
 use crate::net::http1::{BodyDecoder, Framing, Head, HeadError, KnownHeader};
-use crate::net::io::Arrival;
 use crate::proxy::request_observer::RequestObserver;
 use crate::proxy::upstream::{BodyStep, HIGH_WATER_BYTES, UpstreamError, UpstreamExchange};
 
@@ -74,13 +74,6 @@ enum RelayPhase {
     Switching,
 }
 
-/// Output in progress, which the observer gets once it is written.
-#[derive(Default)]
-struct PendingWrite {
-    head: Option<Arrival>,
-    body: Option<(Arrival, std::ops::Range<usize>)>,
-}
-
 impl<'a> Relay<'a> {
     pub(super) fn new(
         client: &'a mut DownstreamConnection,
@@ -112,6 +105,7 @@ impl<'a> Relay<'a> {
     /// Runs until the exchange has ended. If no server has begun to process the request, a further run may follow.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<RelayEnd> {
         if let Err(end) = self.poll_upload(cx) {
+            self.observe_written();
             let answered = self.phase != RelayPhase::Head;
             return Poll::Ready(match end {
                 // The rest of a request does not change its response.
@@ -119,6 +113,10 @@ impl<'a> Relay<'a> {
                 RelayEnd::BadRequest(_) if answered => RelayEnd::ClientGone,
                 end => end,
             });
+        }
+        // The response ends the request's observation.
+        if self.exchange.has_unobserved() {
+            return Poll::Pending;
         }
         loop {
             if self.pending.is_some()
@@ -174,7 +172,7 @@ impl<'a> Relay<'a> {
                 _ => Poll::Pending,
             };
             let observation = &mut *self.observation;
-            let flushed = self.exchange.poll_flush(cx, |payload| observation.on_request_body(payload));
+            let flushed = self.exchange.poll_flush(cx, |cx, payload| observation.poll_request_body(cx, payload));
             match flushed {
                 Poll::Ready(Err(broken)) => return Err(RelayEnd::Upstream { broken, answered: false }),
                 Poll::Ready(Ok(())) if self.exchange.write_closed() => self.upload = UploadState::Done { whole: false },
@@ -241,28 +239,39 @@ impl<'a> Relay<'a> {
 
     /// Writes pending output, then passes it to the observer.
     fn poll_write_response(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RelayEnd>> {
-        match self.client.poll_flush(cx) {
-            Poll::Pending => {
-                self.blocked_since.get_or_insert_with(|| Clock::Monotonic.now());
-                return Poll::Pending;
+        let Some(pending) = &mut self.pending else { return Poll::Ready(Ok(())) };
+        if pending.written.is_none() {
+            match self.client.poll_flush(cx) {
+                Poll::Pending => {
+                    self.blocked_since.get_or_insert_with(|| Clock::Monotonic.now());
+                    return Poll::Pending;
+                }
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(RelayEnd::ClientGone)),
+                Poll::Ready(Ok(())) => {}
             }
-            Poll::Ready(Err(_)) => return Poll::Ready(Err(RelayEnd::ClientGone)),
-            Poll::Ready(Ok(())) => {}
-        }
-        let now = Clock::Monotonic.now();
-        self.last_write = Some(now);
-        let blocked = self.blocked_since.take().map_or(Gap::ZERO, |since| now.since(since));
-        if let Some(PendingWrite { head, body }) = self.pending.take() {
-            if let Some(arrival) = head {
+            let now = Clock::Monotonic.now();
+            self.last_write = Some(now);
+            let blocked = self.blocked_since.take().map_or(Gap::ZERO, |since| now.since(since));
+            pending.written = Some((now, blocked));
+            if let Some(arrival) = pending.head {
                 self.observation.on_response_head(arrival, self.response);
                 self.observation.on_response_head_written(arrival, now);
             }
-            if let Some((arrival, payload)) = body {
-                self.observation.on_response_body(arrival, &self.client.out[payload], now, blocked);
+            if self.phase == RelayPhase::Done {
+                self.observation.on_response_written(now);
             }
         }
+        ready!(pending.poll_observe(cx, &self.client.out, self.observation));
+        self.pending = None;
         self.client.reset_buffers();
         Poll::Ready(Ok(()))
+    }
+
+    /// Passes the rest of what is written to the observer, because the exchange ends.
+    fn observe_written(&mut self) {
+        if let Some(written) = self.pending.take_if(|pending| pending.written.is_some()) {
+            written.observe(&self.client.out, self.observation);
+        }
     }
 
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), UpstreamError>> {
@@ -280,7 +289,7 @@ impl<'a> Relay<'a> {
                 });
                 out.extend_from_slice(b"\r\n");
                 self.phase = RelayPhase::Switching;
-                self.pending = Some(PendingWrite { head: Some(arrival), body: None });
+                self.pending = Some(PendingWrite { head: Some(arrival), ..PendingWrite::default() });
             }
             status @ 100..=199 => {
                 // HTTP/1.0 clients do not accept interim responses, and 100 goes only to clients that expect it.
@@ -294,7 +303,7 @@ impl<'a> Relay<'a> {
             }
             _ => {
                 let framing = self.begin_response()?;
-                self.pending = Some(PendingWrite { head: Some(arrival), body: None });
+                self.pending = Some(PendingWrite { head: Some(arrival), ..PendingWrite::default() });
                 self.phase = RelayPhase::Body(framing);
                 // Body bytes that arrived with the head leave with it, before any error in them is reported.
                 if let Poll::Ready(step) = self.poll_body(cx, framing) {
@@ -391,5 +400,12 @@ impl<'a> Relay<'a> {
             self.phase = RelayPhase::Done;
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for Relay<'_> {
+    /// The process may stop while the task yields.
+    fn drop(&mut self) {
+        self.observe_written();
     }
 }

@@ -64,7 +64,7 @@ pub(super) async fn run(
         let upward = up.poll(cx, &mut client, &mut server, |_, bytes| observation.on_request_body(bytes));
         let downward = down.poll(cx, &mut server, &mut client, |arrival, bytes| {
             if let Some(arrival) = arrival {
-                observation.on_response_body(arrival, bytes, Clock::Monotonic.now(), Gap::ZERO);
+                observation.on_response_body((arrival, bytes), Clock::Monotonic.now(), Gap::ZERO);
             }
         });
         // A client's FIN waits behind the bytes that the server has yet to take. A reset does not.

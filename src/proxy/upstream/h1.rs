@@ -89,13 +89,15 @@ pub(in crate::proxy) struct Http1Exchange {
     /// Encoded request; the bytes from `written` on are pending.
     out: Vec<u8>,
     written: usize,
-    /// Ranges of payload in `out`, for the observer.
+    /// Ranges of payload in `out` that are not observed yet.
     payload: Vec<Range<usize>>,
     chunked: bool,
     /// `out` has received the complete request.
     complete: bool,
     /// A write failed. The server may still have responded.
     write_closed: bool,
+    /// A close resets the connection: the server is slow to read a request that is not complete.
+    resets_on_close: bool,
     to_head: bool,
     /// Received but not decoded, with the arrival of the last bytes.
     inbox: Vec<u8>,
@@ -135,6 +137,7 @@ impl Http1Exchange {
             chunked: request.framing == Framing::Chunked,
             complete: false,
             write_closed: false,
+            resets_on_close: false,
             to_head: method == "HEAD",
             inbox,
             searched: 0,
@@ -162,7 +165,7 @@ impl Http1Exchange {
     /// Sends the request again over a new connection.
     pub(super) fn resend(&mut self, connection: Http1Connection) {
         (self.io, self.open, self.written) = (connection.io, connection.open, 0);
-        (self.unanswered, self.write_failed) = (None, false);
+        (self.unanswered, self.write_failed, self.resets_on_close) = (None, false, false);
         // Otherwise the next write of the remaining body also writes the bytes before it.
         self.resending = self.complete && self.payload.is_empty();
     }
@@ -194,9 +197,15 @@ impl Http1Exchange {
         self.complete = true;
     }
 
-    /// Pending bytes of the request.
+    /// Bytes that are not written, or not observed yet.
     pub(super) fn backlog(&self) -> usize {
-        self.out.len() - self.written
+        let first_unobserved = self.payload.first().map_or(self.written, |piece| piece.start.min(self.written));
+        self.out.len() - first_unobserved
+    }
+
+    /// Whether written bytes wait to be observed.
+    pub(super) fn has_unobserved(&self) -> bool {
+        self.written == self.out.len() && !self.payload.is_empty()
     }
 
     /// Whether the server no longer accepts bytes.
@@ -208,25 +217,36 @@ impl Http1Exchange {
     pub(super) fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
-        mut written: impl FnMut(&[u8]),
+        mut written: impl FnMut(&mut Context<'_>, &[u8]) -> Poll<()>,
     ) -> Poll<Result<(), UpstreamError>> {
         let before = self.written;
         if self.write_failed {
             self.written = self.out.len();
         }
-        match ready!(self.io.poll_write_all(cx, &self.out, &mut self.written)) {
+        let flushed = self.io.poll_write_all(cx, &self.out, &mut self.written);
+        // A FIN would wait behind megabytes in the kernel's buffers until the server reads on.
+        let resets_on_close = flushed.is_pending() || self.resets_on_close && !self.complete;
+        if std::mem::replace(&mut self.resets_on_close, resets_on_close) != resets_on_close {
+            self.io.set_reset_on_close(resets_on_close);
+        }
+        match ready!(flushed) {
             Ok(()) => {}
             // The server's response, or its absence, decides whether the request is sent again.
             Err(_) if self.unanswered.is_some() => (self.write_failed, self.written) = (true, self.out.len()),
             Err(_) => self.write_closed = true,
         }
-        for piece in self.payload.drain(..) {
-            written(&self.out[piece]);
+        if let Some(last_write) = self.unanswered.as_mut().filter(|_| self.written > before) {
+            *last_write = Clock::Monotonic.now();
         }
-        match &mut self.unanswered {
-            Some(last_write) if self.written > before => *last_write = Clock::Monotonic.now(),
-            Some(_) => {}
-            None => self.clear_written(),
+        let mut pieces = self.payload.iter();
+        let pending = pieces.position(|piece| written(cx, &self.out[piece.clone()]).is_pending());
+        if let Some(observed) = pending {
+            self.payload.drain(..observed);
+            return Poll::Pending;
+        }
+        self.payload.clear();
+        if self.unanswered.is_none() {
+            self.clear_written();
         }
         Poll::Ready(Ok(()))
     }
@@ -250,7 +270,7 @@ impl Http1Exchange {
 
     /// Reads the next response head: interim heads, then the final one.
     pub(super) fn poll_head(&mut self, cx: &mut Context<'_>, head: &mut Head) -> Poll<Result<Arrival, UpstreamError>> {
-        if self.resending && self.poll_flush(cx, |_| ()).is_ready() {
+        if self.resending && self.poll_flush(cx, |_, _| Poll::Ready(())).is_ready() {
             self.resending = false;
         }
         loop {

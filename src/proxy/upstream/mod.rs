@@ -248,7 +248,7 @@ impl UpstreamExchange {
         }
     }
 
-    /// Pending bytes of the request.
+    /// Bytes of the request that are not written, or not observed yet.
     pub(super) fn backlog(&self) -> usize {
         match self {
             Self::Http1(exchange) => exchange.backlog(),
@@ -264,11 +264,20 @@ impl UpstreamExchange {
         }
     }
 
-    /// Writes pending bytes; ready when none are left. Then calls `written` with each payload range that was sent.
+    /// Whether written bytes of the request wait to be observed, because the task has to yield first.
+    pub(super) fn has_unobserved(&self) -> bool {
+        match self {
+            Self::Http1(exchange) => exchange.has_unobserved(),
+            Self::Http2(exchange) => exchange.has_unobserved(),
+        }
+    }
+
+    /// Writes pending bytes; ready when none are left. Then calls `written` with each payload range that was sent, and
+    /// again with the same one after it was pending.
     pub(super) fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
-        written: impl FnMut(&[u8]),
+        written: impl FnMut(&mut Context<'_>, &[u8]) -> Poll<()>,
     ) -> Poll<Result<(), UpstreamError>> {
         match self {
             Self::Http1(exchange) => exchange.poll_flush(cx, written),

@@ -25,13 +25,17 @@ use self::zstd::ZstdDecoder;
 use crate::measure::work_budget::{OutOfBudget, WorkBudget, price};
 
 /// Bytes of output per piece; the budget is checked between pieces.
-const MAX_PIECE_BYTES: usize = 16 << 10;
+const MAX_PIECE_BYTES: usize = 4 << 10;
+/// Bytes of input per piece. The end of a plain piece cuts an event, which costs a copy of it.
+pub(in crate::measure) const MAX_INPUT_BYTES: usize = 4 << 10;
 
 /// Incremental decoder for one body.
 pub struct Decoder {
     coding: ContentCoding,
     /// Buffer for one piece, allocated on the first byte.
     piece: Vec<u8>,
+    /// The last piece filled the buffer, so more output may follow without input.
+    is_full: bool,
 }
 
 enum ContentCoding {
@@ -94,7 +98,7 @@ impl Decoder {
         } else {
             return None;
         };
-        Some(Self { coding, piece: Vec::new() })
+        Some(Self { coding, piece: Vec::new(), is_full: false })
     }
 
     /// Whether the bytes need no decoding.
@@ -116,34 +120,51 @@ impl Decoder {
             each(bytes, budget);
             return Ok(());
         }
-        if self.piece.is_empty() {
-            budget.charge(price::NEW_DECODER)?;
-            self.piece = vec![0; MAX_PIECE_BYTES];
-        }
-        let mut is_full = false;
-        while is_full || !bytes.is_empty() {
-            let DecodeStep { used, made, work } = match &mut self.coding {
-                ContentCoding::Identity => DecodeStep::default(),
-                ContentCoding::Gzip(gzip) => gzip.step(bytes, &mut self.piece)?,
-                ContentCoding::Deflate(deflate) => deflate.step(bytes, &mut self.piece)?,
-                ContentCoding::Brotli(brotli) => brotli.step(bytes, &mut self.piece)?,
-                ContentCoding::Zstd(zstd) => zstd.step(bytes, &mut self.piece)?,
-            };
-            budget.charge(work)?;
-            if made > 0 && !each(&self.piece[..made], budget) {
-                return Ok(());
-            }
-            if used == 0 && made == 0 && !is_full {
-                return Err(DecodeError::Malformed);
-            }
-            bytes = &bytes[used..];
-            is_full = made == self.piece.len();
+        let mut goes_on = true;
+        while goes_on && self.has_more(bytes) {
+            bytes = &bytes[self.step(bytes, budget, |piece, budget| goes_on = each(piece, budget))?..];
         }
         Ok(())
     }
 
+    /// Whether there is more to decode.
+    fn has_more(&self, bytes: &[u8]) -> bool {
+        self.is_full || !bytes.is_empty()
+    }
+
+    /// Decodes at most one piece of input and of output; returns the bytes of input that it took.
+    fn step(
+        &mut self,
+        bytes: &[u8],
+        budget: &mut WorkBudget,
+        each: impl FnOnce(&[u8], &mut WorkBudget),
+    ) -> Result<usize, DecodeError> {
+        if self.piece.is_empty() {
+            budget.charge(price::NEW_DECODER)?;
+            self.piece = vec![0; MAX_PIECE_BYTES];
+        }
+        let bytes = &bytes[..bytes.len().min(MAX_INPUT_BYTES)];
+        let DecodeStep { used, made, work } = match &mut self.coding {
+            ContentCoding::Identity => DecodeStep::default(),
+            ContentCoding::Gzip(gzip) => gzip.step(bytes, &mut self.piece)?,
+            ContentCoding::Deflate(deflate) => deflate.step(bytes, &mut self.piece)?,
+            ContentCoding::Brotli(brotli) => brotli.step(bytes, &mut self.piece)?,
+            ContentCoding::Zstd(zstd) => zstd.step(bytes, &mut self.piece)?,
+        };
+        budget.charge(work)?;
+        if made > 0 {
+            each(&self.piece[..made], budget);
+        }
+        if used == 0 && made == 0 && !self.is_full {
+            return Err(DecodeError::Malformed);
+        }
+        self.is_full = made == self.piece.len();
+        Ok(used)
+    }
+
     /// Prepares for another body in this coding.
     fn restart(&mut self) -> Result<(), DecodeError> {
+        self.is_full = false;
         match &mut self.coding {
             ContentCoding::Identity => {}
             ContentCoding::Gzip(gzip) => gzip.restart(),
@@ -155,23 +176,41 @@ impl Decoder {
     }
 }
 
-/// Passes `bytes` to `each`, decoded if necessary.
+/// Passes one slice of `bytes` to `each`, decoded if necessary, and plain ones in pieces of `piece_bytes`. Returns the
+/// bytes that the slice took, and whether it was the last one.
 ///
 /// # Errors
 /// The error of `each`, or the decoding error.
-pub(in crate::measure) fn decode<E: From<DecodeError>>(
-    decoder: Option<&mut Decoder>,
-    bytes: &[u8],
+pub(in crate::measure) fn decode_slice<E: From<DecodeError>>(
+    mut decoder: Option<&mut Decoder>,
+    (bytes, piece_bytes): (&[u8], usize),
     budget: &mut WorkBudget,
     mut each: impl FnMut(&[u8], &mut WorkBudget) -> Result<(), E>,
-) -> Result<(), E> {
-    let Some(decoder) = decoder else { return each(bytes, budget) };
-    let mut read = Ok(());
-    let decoded = decoder.push(bytes, budget, |plain, budget| {
-        read = each(plain, budget);
-        read.is_ok()
-    });
-    read.and(decoded.map_err(E::from))
+) -> Result<(usize, bool), E> {
+    budget.begin_slice();
+    let mut used = 0;
+    loop {
+        let rest = &bytes[used..];
+        let is_done = match &mut decoder {
+            None => {
+                let piece = &rest[..rest.len().min(piece_bytes)];
+                each(piece, budget)?;
+                used += piece.len();
+                used == bytes.len()
+            }
+            Some(decoder) if decoder.has_more(rest) => {
+                let mut read = Ok(());
+                let step = decoder.step(rest, budget, |plain, budget| read = each(plain, budget));
+                read?;
+                used += step?;
+                !decoder.has_more(&bytes[used..])
+            }
+            Some(_) => true,
+        };
+        if is_done || budget.is_slice_spent() {
+            return Ok((used, is_done));
+        }
+    }
 }
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ impl Call {
                     }
                 }
             }
-            match self.exchange.poll_flush(cx, |payload| observation.on_request_body(payload)) {
+            match self.exchange.poll_flush(cx, |cx, payload| observation.poll_request_body(cx, payload)) {
                 Poll::Ready(Err(broken)) => return ControlFlow::Break(CallError::Upstream(broken)),
                 Poll::Ready(Ok(())) if self.exchange.write_closed() => (self.request, self.complete) = (None, true),
                 Poll::Ready(Ok(())) if self.request.is_none() => {

@@ -22,7 +22,6 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::task::coop;
 
 use self::batched_io::BatchedIo;
 use self::call::{Call, CallError};
@@ -153,15 +152,15 @@ impl FinishedBodies {
         self.bodies.take();
     }
 
-    /// Observes and ends as many as the task's turn allows, and at least one.
-    fn observe(&self, cx: &Context<'_>) {
-        loop {
-            let Some(body) = self.bodies.borrow_mut().pop_front() else { return };
+    /// Observes and ends as many as the task's turn allows.
+    fn observe(&self, cx: &mut Context<'_>) {
+        let mut is_observed = || {
+            let mut bodies = self.bodies.borrow_mut();
+            bodies.front_mut().is_some_and(|body| body.poll_observe(cx).is_ready())
+        };
+        while is_observed() {
+            let body = self.bodies.borrow_mut().pop_front();
             drop(body);
-            if !coop::has_budget_remaining() {
-                cx.waker().wake_by_ref();
-                return;
-            }
         }
     }
 }
@@ -207,6 +206,10 @@ async fn handle_request(
         let polled = std::future::poll_fn(|cx| {
             if let ControlFlow::Break(stopped) = call.poll_upload(cx, &mut observation) {
                 return Poll::Ready(Err(stopped));
+            }
+            // The response ends the request's observation.
+            if call.exchange.has_unobserved() {
+                return Poll::Pending;
             }
             call.exchange.poll_head(cx, &mut response).map_err(CallError::Upstream)
         });

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
@@ -84,6 +84,13 @@ struct UnobservedFrame {
     repoll_delay: Option<Gap>,
 }
 
+impl UnobservedFrame {
+    /// How long the client did not read.
+    fn blocked(&self) -> Gap {
+        self.repoll_delay.filter(|delay| *delay > MAX_TURN_WAIT).unwrap_or(Gap::ZERO)
+    }
+}
+
 thread_local! {
     /// Where a piece is decoded before its frame gets a buffer of exactly its size.
     static PIECE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
@@ -115,12 +122,26 @@ impl RelayedBody {
         }
     }
 
-    fn observe(&mut self) {
+    /// Observes the frames that hyper has taken, as many as the task's turn allows.
+    pub(super) fn poll_observe(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(observation) = &mut self.observation else { return Poll::Ready(()) };
+        let pending = self.unobserved.iter().position(|frame| {
+            let (piece, blocked) = ((frame.arrival, &*frame.payload), frame.blocked());
+            observation.poll_response_body(cx, piece, Clock::Monotonic.now(), blocked).is_pending()
+        });
+        self.unobserved.drain(..pending.unwrap_or(self.unobserved.len()));
+        if pending.is_some() {
+            return Poll::Pending;
+        }
         (self.yielded, self.unobserved_bytes) = (false, 0);
+        Poll::Ready(())
+    }
+
+    /// Observes all of these frames before the body ends.
+    fn observe(&mut self) {
         if let Some(observation) = &mut self.observation {
-            for UnobservedFrame { arrival, payload, repoll_delay, .. } in self.unobserved.drain(..) {
-                let blocked = repoll_delay.filter(|delay| *delay > MAX_TURN_WAIT).unwrap_or(Gap::ZERO);
-                observation.on_response_body(arrival, &payload, Clock::Monotonic.now(), blocked);
+            for frame in self.unobserved.drain(..) {
+                observation.on_response_body((frame.arrival, &frame.payload), Clock::Monotonic.now(), frame.blocked());
             }
         }
     }
@@ -143,7 +164,7 @@ impl RelayedBody {
             last.repoll_delay.get_or_insert_with(|| Clock::Monotonic.now().since(last.delivered_at));
         }
         if self.yielded {
-            self.observe();
+            ready!(self.poll_observe(cx));
         }
         let (Some(call), Some(observation)) = (&mut self.call, &mut self.observation) else {
             return Poll::Ready(None);

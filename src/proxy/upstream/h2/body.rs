@@ -99,6 +99,11 @@ impl SendQueue {
         self.wake();
     }
 
+    /// Whether hyper has taken every frame.
+    pub(super) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
     /// Ready when hyper has taken every frame, or has dropped the body.
     pub(super) fn poll_drained(&mut self, cx: &Context<'_>) -> Poll<()> {
         if self.frames.is_empty() {

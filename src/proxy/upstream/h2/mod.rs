@@ -239,7 +239,11 @@ impl Http2Exchange {
     }
 
     pub(super) fn backlog(&self) -> usize {
-        self.request.borrow().queued_bytes
+        self.request.borrow().queued_bytes + self.unobserved.iter().map(Bytes::len).sum::<usize>()
+    }
+
+    pub(super) fn has_unobserved(&self) -> bool {
+        self.request.borrow().is_empty() && !self.unobserved.is_empty()
     }
 
     /// A request that is still retryable may yet be accepted completely.
@@ -249,14 +253,13 @@ impl Http2Exchange {
 
     pub(super) fn poll_flush(
         &mut self,
-        cx: &Context<'_>,
-        mut written: impl FnMut(&[u8]),
+        cx: &mut Context<'_>,
+        mut written: impl FnMut(&mut Context<'_>, &[u8]) -> Poll<()>,
     ) -> Poll<Result<(), UpstreamError>> {
         ready!(self.request.borrow_mut().poll_drained(cx));
-        for payload in self.unobserved.drain(..) {
-            written(&payload);
-        }
-        Poll::Ready(Ok(()))
+        let pending = self.unobserved.iter().position(|payload| written(cx, payload).is_pending());
+        self.unobserved.drain(..pending.unwrap_or(self.unobserved.len()));
+        if pending.is_some() { Poll::Pending } else { Poll::Ready(Ok(())) }
     }
 
     pub(super) fn poll_head(&mut self, cx: &mut Context<'_>, head: &mut Head) -> Poll<Result<Arrival, UpstreamError>> {
