@@ -6,7 +6,9 @@
 use clap::Command;
 
 use super::verb_help::VerbHelp;
-use super::{compare, completions, config, demo, inspect, load, manual, proxy, replay, report, sim, sweep, trace};
+use super::{
+    compare, completions, config, demo, inspect, load, manual, plan, proxy, replay, report, sim, sweep, trace,
+};
 
 /// The help of `streamgauge` itself.
 const PROGRAM: VerbHelp = VerbHelp {
@@ -37,7 +39,7 @@ const PROGRAM: VerbHelp = VerbHelp {
 };
 
 /// The help of every verb.
-const VERBS: [(&str, VerbHelp); 13] = [
+const VERBS: [(&str, VerbHelp); 14] = [
     ("demo", demo::HELP),
     ("proxy", proxy::HELP),
     ("inspect", inspect::HELP),
@@ -46,6 +48,7 @@ const VERBS: [(&str, VerbHelp); 13] = [
     ("sweep", sweep::HELP),
     ("report", report::HELP),
     ("compare", compare::HELP),
+    ("plan", plan::HELP),
     ("trace", trace::HELP),
     ("sim", sim::HELP),
     ("config", config::HELP),

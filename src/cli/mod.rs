@@ -14,6 +14,7 @@ pub mod inspect;
 mod load;
 pub mod logging;
 mod manual;
+mod plan;
 mod production;
 mod proxy;
 mod replay;
@@ -63,6 +64,7 @@ enum Verb {
     Sweep(Box<sweep::Args>),
     Report(report::Args),
     Compare(compare::Args),
+    Plan(plan::Args),
     Trace(Box<trace::Args>),
     Sim(Box<sim::Args>),
     Config(config::Args),
@@ -96,6 +98,7 @@ pub fn main() -> ExitCode {
         Verb::Sweep(args) => sweep::run(&args),
         Verb::Report(args) => report::run(&args),
         Verb::Compare(args) => compare::run(&args),
+        Verb::Plan(args) => plan::run(&args),
         Verb::Trace(args) => trace::run(&args),
         Verb::Sim(args) => sim::run(*args),
         Verb::Config(args) => config::run(&args),

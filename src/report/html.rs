@@ -12,7 +12,7 @@ use super::text::{BreakdownKind, breakdown_table, confidence_table, has_planned_
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 160.0;
 
-const STYLE: &str = "\
+pub(super) const STYLE: &str = "\
 :root{color-scheme:light dark;--ink:#1c2733;--soft:#5b6b7b;--line:#d5dde5;--fill:#2f7dc0;--page:#fff}\
 @media(prefers-color-scheme:dark){:root{--ink:#e4ebf2;--soft:#9aa9b8;--line:#344250;--fill:#63aee8;--page:#12181f}}\
 body{margin:2rem auto;max-width:72rem;padding:0 1rem;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,sans-serif}\
@@ -68,13 +68,13 @@ pub fn render(report: &Report, shown: &[f64]) -> String {
     page
 }
 
-fn definition_list(lines: Vec<(&str, String)>) -> String {
+pub(super) fn definition_list(lines: Vec<(&str, String)>) -> String {
     let line = |(name, told): (&str, String)| format!("<dt>{}</dt><dd>{}</dd>\n", escaped(name), escaped(&told));
     format!("<dl>\n{}</dl>\n", lines.into_iter().map(line).collect::<String>())
 }
 
 /// Renders a table. The first row is the header.
-fn table(name: &str, rows: &[Vec<String>]) -> String {
+pub(super) fn table(name: &str, rows: &[Vec<String>]) -> String {
     let mut text = format!("<h2>{name}</h2>\n<div class=\"wide\"><table>\n");
     for (at, row) in rows.iter().enumerate() {
         let cell = if at == 0 { "th" } else { "td" };
@@ -159,6 +159,6 @@ fn svg_figure(name: &str, told: &str, drawn: &str) -> String {
 }
 
 /// Escapes text for HTML.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

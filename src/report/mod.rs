@@ -45,7 +45,7 @@
 //! | `think` | `planned`, `achieved`: `count`, `mean_ms`, `p50_ms`, `p90_ms`, `p99_ms`, `max_ms` |
 //! | `aborts` | `planned`, `done`, and `tokens` with the keys of `osl` |
 //!
-//! [`sweep`] reports on a sweep's folder.
+//! [`sweep`] reports on a sweep's folder, and [`plan`] computes the replicas that a traffic needs.
 //!
 //! [`compare`] compares finished runs.
 //!
@@ -73,6 +73,7 @@ pub mod markdown;
 pub mod metric;
 pub mod peer_files;
 pub mod peer_summary;
+pub mod plan;
 pub mod request_point;
 pub mod request_view;
 pub mod saturation;

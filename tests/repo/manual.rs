@@ -128,7 +128,7 @@ fn examples_print_what_the_manual_says() {
             assert!(fits(&text, &expected), "$ {command}\n{shown}");
         }
     }
-    for verb in ["proxy", "inspect", "report", "trace", "config", "completions"] {
+    for verb in ["proxy", "inspect", "report", "plan", "trace", "config", "completions"] {
         assert!(verbs.contains(verb), "no example of {verb}");
     }
 }
@@ -159,6 +159,7 @@ fn every_flag_in_the_manual_exists() {
         "sweep",
         "report",
         "compare",
+        "plan",
         "sim",
         "config",
         "config schema",

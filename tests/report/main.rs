@@ -7,5 +7,6 @@ mod fidelity;
 mod llmd;
 mod out_formats;
 mod peer_files;
+mod plan;
 mod results;
 mod tool_definitions;

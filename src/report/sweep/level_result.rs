@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::accumulate::{Accumulator, AccumulatorSettings, RequestStats};
 use super::super::metric::ReportMetric;
+use super::super::request_point::RequestPoint;
 use super::super::saturation::{LoadGrowth, request_growth};
 use super::super::secs;
 use super::super::source::{ReportSource, SourceError, SourceReader, read};
@@ -29,10 +30,11 @@ pub enum SweepError {
 /// Aggregate of one run.
 #[derive(Debug)]
 pub struct LevelResult {
-    pub(super) figures: RequestStats,
-    pub(super) seconds: f64,
-    pub(super) slos: Slos,
-    pub(super) source: ReportSource,
+    pub(in crate::report) figures: RequestStats,
+    pub(in crate::report) seconds: f64,
+    pub(in crate::report) slos: Slos,
+    pub(in crate::report) source: ReportSource,
+    pub(in crate::report) points: Vec<RequestPoint>,
     /// Growth of the load, if it grew.
     pub growth: Option<LoadGrowth>,
 }
@@ -50,9 +52,9 @@ pub fn read_run(run: &Path, slos: &[Slo]) -> Result<LevelResult, SweepError> {
     let mut fold = Accumulator::new(AccumulatorSettings { slos: slos.clone(), ..AccumulatorSettings::default() });
     let source = read(vec![opened], &mut fold)?.remove(0);
     let growth = request_growth(&fold.load_samples(), fold.warm_up.first_sent).filter(|_| !source.closed_loop);
-    let figures = fold.total;
+    let (figures, points) = (fold.total, fold.points);
     let (first, last) = figures.window.unwrap_or_default();
-    Ok(LevelResult { figures, seconds: secs(last) - secs(first), slos, source, growth })
+    Ok(LevelResult { figures, seconds: secs(last) - secs(first), slos, source, points, growth })
 }
 
 impl LevelResult {
@@ -74,7 +76,7 @@ impl LevelResult {
 
 /// Returns the observed share of each goal. An SLO counts requests. A limit on gaps counts good gaps, over the requests
 /// that have gaps, plus the requests without a complete response.
-pub(super) fn goal_results(figures: &mut RequestStats, slos: &Slos, goals: &Criteria) -> Vec<ObservedShare> {
+pub(in crate::report) fn goal_results(figures: &mut RequestStats, slos: &Slos, goals: &Criteria) -> Vec<ObservedShare> {
     let of_requests = slos.iter().zip(&figures.goodput).filter_map(|(slo, good)| {
         Some(ObservedShare { good: good.met as f64, of: good.counted as f64, share: goals.share_of(slo.name())? })
     });

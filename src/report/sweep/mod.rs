@@ -33,7 +33,7 @@
 mod ab_diff;
 mod export;
 pub mod file;
-mod level_result;
+pub(super) mod level_result;
 pub mod pareto;
 mod text;
 
@@ -58,7 +58,7 @@ pub use text::render;
 /// Schema version of the JSON object.
 const VERSION: u32 = 1;
 /// Default minimum goodput of a level, as a share.
-const DEFAULT_GOODPUT_GOAL: f64 = 0.95;
+pub(super) const DEFAULT_GOODPUT_GOAL: f64 = 0.95;
 const TARGET_NAMES: [&str; 2] = ["A", "B"];
 
 /// Options for judging and showing a sweep.

@@ -1,0 +1,223 @@
+//! `streamgauge plan`: replicas, GPUs and cost of a traffic, from a measured capacity.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{ArgGroup, ValueHint};
+
+use super::exit_code::EXIT_USAGE;
+use super::terminal::{eprint_line, print, text_layout};
+use super::trace_input::ensure_rereadable;
+use super::values::{at_least_one, parse_duration};
+use super::verb_help::VerbHelp;
+use crate::measure::time::Gap;
+use crate::replay::plan::trace_source::{self, TraceReadOptions, TraceSource};
+use crate::report::plan::arrivals::{ArrivalCounter, Arrivals};
+use crate::report::plan::fleet::ReplicaCost;
+use crate::report::plan::load_mix::LoadMix;
+use crate::report::plan::measured_sweep::{MeasuredSweep, PlanObjective};
+use crate::report::plan::replicas::Reserves;
+use crate::report::plan::{CapacityPlan, Traffic, html, markdown, text};
+use crate::report::sweep::file::SweepFile;
+
+/// Paragraphs are single lines: clap wraps them to the terminal.
+const ABOUT: &str = "\
+Plan the replicas that traffic needs under an SLO, and their cost
+
+The capacity of one replica is the highest rate of a sweep at which the SLO holds. Levels that are saturated, not valid or \
+not measured never count. The plan has its interval, and is `at least` if no level missed the SLO.
+
+TRAFFIC is a capture, a trace in any format that `streamgauge trace` reads, or a rate such as 12/s, 300/min or 5000/h. \
+Replicas follow the rate of windows of a minute. A failed replica, headroom and the start-up time each add replicas; the \
+report shows what each costs and what it prevents. It also shows what planning by raw throughput would buy, and how many \
+requests would miss the SLO. Every assumption is listed.
+
+Exit codes: 0 success; 1 no level of the sweep holds the SLO; 2 wrong usage, or files that cannot be read.";
+
+pub(super) const HELP: VerbHelp = VerbHelp {
+    flags: &["measured", "traffic", "slo", "gpus-per-replica", "price", "html"],
+    examples: &[
+        (
+            "Plan the GPUs of a captured day",
+            "streamgauge plan --measured sweep1 --traffic capture/ \\
+      --slo 'chat: ttft<=500ms tpot<=50ms' --gpus-per-replica 8",
+        ),
+        (
+            "Plan for 40 requests per second, with cost",
+            "streamgauge plan --measured sweep1 --traffic 40/s \\
+      --slo 'ttft.p99<=500ms' --gpus-per-replica 8 --price 2.5/gpu-h",
+        ),
+        (
+            "Write a page with the replicas under the arrivals",
+            "streamgauge plan --measured sweep1 --traffic trace.jsonl --html > plan.html",
+        ),
+    ],
+};
+
+/// Plan the replicas that traffic needs under an SLO, and their cost
+#[derive(Debug, clap::Args)]
+#[command(long_about = ABOUT)]
+#[command(group = ArgGroup::new("format"))]
+pub(super) struct Args {
+    /// Folder of a sweep of one replica (`sweep --out`)
+    #[arg(long, value_name = "SWEEP", value_hint = ValueHint::DirPath)]
+    measured: PathBuf,
+
+    /// Capture, trace, or rate, e.g. 12/s
+    #[arg(long, value_name = "TRAFFIC", value_hint = ValueHint::AnyPath)]
+    traffic: String,
+
+    /// Plan for this SLO, e.g. 'chat: ttft<=500ms' or 'ttft.p99<=500ms'; may be repeated [default: that of the sweep]
+    ///
+    /// An SLO with a name needs the goodput that the sweep required with --fail-if, or 95 %.
+    #[arg(long = "slo", value_name = "SLO")]
+    objectives: Vec<PlanObjective>,
+
+    /// Leave this share of each replica's capacity free
+    #[arg(long, value_name = "PERCENT", default_value = "20%", value_parser = headroom, help_heading = "Reserves")]
+    headroom: f64,
+
+    /// Plan for this number of replicas that fail at once
+    #[arg(long, value_name = "COUNT", default_value = "1", help_heading = "Reserves")]
+    fail: u16,
+
+    /// Order a replica this long before it is needed
+    #[arg(long, value_name = "DURATION", default_value = "3m", value_parser = parse_duration, help_heading = "Reserves")]
+    start_up: Gap,
+
+    /// GPUs of the measured replica [default: the sweep's --meta gpu_count]
+    #[arg(long, value_name = "COUNT", value_parser = at_least_one(), help_heading = "Cost")]
+    gpus_per_replica: Option<u32>,
+
+    /// Price of a GPU-hour in dollars, e.g. 2.5/gpu-h
+    #[arg(long, value_name = "PRICE", value_parser = price, help_heading = "Cost")]
+    price: Option<f64>,
+
+    /// Print one JSON object
+    #[arg(long, group = "format", help_heading = "Output")]
+    json: bool,
+
+    /// Print Markdown
+    #[arg(long, group = "format", help_heading = "Output")]
+    markdown: bool,
+
+    /// Print one self-contained HTML page
+    #[arg(long, group = "format", help_heading = "Output")]
+    html: bool,
+
+    /// Draw with ASCII characters only
+    #[arg(long, conflicts_with = "format", help_heading = "Output")]
+    plain: bool,
+}
+
+/// Reads both inputs, plans, prints.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let (sweep, traffic) = match args.inputs() {
+        Ok(inputs) => inputs,
+        Err(error) => {
+            eprint_line(&format!("error: {error:#}"));
+            return Ok(ExitCode::from(EXIT_USAGE));
+        }
+    };
+    let reserves = Reserves { headroom: args.headroom, failed: args.fail.into(), start_up_s: args.start_up.as_secs() };
+    let cost = ReplicaCost { gpus: args.gpus_per_replica, dollars_per_gpu_hour: args.price };
+    let plan = CapacityPlan::of(sweep, &traffic, reserves, cost)?;
+    print(&match () {
+        () if args.json => plan.json(),
+        () if args.markdown => markdown::render(&plan),
+        () if args.html => html::render(&plan),
+        () => text::render(&plan, text_layout(args.plain)),
+    })
+}
+
+impl Args {
+    fn inputs(&self) -> anyhow::Result<(MeasuredSweep, Traffic)> {
+        let folder = &self.measured;
+        let file = SweepFile::read(folder).map_err(anyhow::Error::msg)?;
+        let Some(file) = file else {
+            anyhow::bail!(
+                "--measured {}: no sweep.json is there; remedy: name the folder of `streamgauge sweep --out`",
+                folder.display()
+            );
+        };
+        let sweep = MeasuredSweep::read(folder, &file, &self.objectives)?;
+        anyhow::ensure!(
+            self.price.is_none() || self.gpus_per_replica.or(sweep.gpus).is_some(),
+            "--price: the GPUs of a replica are unknown; remedy: state them with --gpus-per-replica"
+        );
+        Ok((sweep, traffic(&self.traffic)?))
+    }
+}
+
+/// A rate, or else a file.
+fn traffic(text: &str) -> anyhow::Result<Traffic> {
+    let path = Path::new(text);
+    if let Some(rate) = rate(text).filter(|_| !path.exists()) {
+        return Ok(Traffic { source: format!("{rate} requests/s"), arrivals: Arrivals::constant(rate), mix: None });
+    }
+    ensure_rereadable(path)?;
+    let opened = trace_source::open(path, TraceReadOptions::default());
+    let TraceSource { rows, .. } = opened.map_err(|error| {
+        anyhow::anyhow!("--traffic: {error}; remedy: name a capture or a trace, or give a rate such as 12/s")
+    })?;
+    let (mut arrivals, mut mix) = (ArrivalCounter::default(), LoadMix::default());
+    for row in rows {
+        let row = row.map_err(anyhow::Error::from_boxed)?;
+        arrivals.take(row.at);
+        mix.requests += 1;
+        mix.later_turns += u64::from(row.turn.is_some_and(|turn| turn > 0));
+        row.prompt.tokens.iter().for_each(|tokens| mix.input.take(*tokens));
+        row.output_tokens.iter().for_each(|tokens| mix.output.take(*tokens));
+        if let Some(cached) = row.prompt.cached {
+            mix.cached_tokens = Some(mix.cached_tokens.unwrap_or(0).saturating_add(cached));
+        }
+    }
+    let arrivals = arrivals.finish().map_err(|error| anyhow::anyhow!("{text}: {error}"))?;
+    Ok(Traffic { source: text.to_owned(), arrivals, mix: Some(mix) })
+}
+
+/// Requests per second, if the text is a rate.
+fn rate(text: &str) -> Option<f64> {
+    let (number, seconds) = match text.split_once('/') {
+        None | Some((_, "s")) => (text.strip_suffix("/s").unwrap_or(text), 1.0),
+        Some((number, "min")) => (number, 60.0),
+        Some((number, "h")) => (number, 3_600.0),
+        Some(_) => return None,
+    };
+    number.trim().parse().ok().map(|number: f64| number / seconds).filter(|rate| rate.is_finite() && *rate > 0.0)
+}
+
+fn headroom(text: &str) -> Result<f64, &'static str> {
+    let percent = text.strip_suffix('%').and_then(|percent| percent.trim().parse::<f64>().ok());
+    percent.filter(|percent| (0.0..=90.0).contains(percent)).map(|percent| percent / 100.0).ok_or("expected 0% to 90%")
+}
+
+fn price(text: &str) -> Result<f64, &'static str> {
+    let dollars = text.strip_suffix("/gpu-h").and_then(|dollars| dollars.trim_start_matches('$').parse::<f64>().ok());
+    dollars
+        .filter(|dollars| dollars.is_finite() && *dollars >= 0.0)
+        .ok_or("expected dollars for each hour of a GPU, as in 2.5/gpu-h")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_has_a_unit_of_time_and_a_path_is_none() {
+        assert_eq!([rate("12"), rate("12/s"), rate("90/min"), rate("7200/h")], [12.0, 12.0, 1.5, 2.0].map(Some));
+        assert_eq!(["capture", "capture/s", "0/s", "-1", "inf", "12/day", "a/b/s"].map(rate), [None; 7]);
+    }
+
+    #[test]
+    fn percents_and_prices_have_their_units() {
+        assert_eq!(
+            (headroom("20%"), headroom("0 %"), headroom("100%").is_err(), headroom("20").is_err()),
+            (Ok(0.2), Ok(0.0), true, true)
+        );
+        assert_eq!(
+            (price("2.5/gpu-h"), price("$3/gpu-h"), price("2.5").is_err(), price("-1/gpu-h").is_err()),
+            (Ok(2.5), Ok(3.0), true, true)
+        );
+    }
+}

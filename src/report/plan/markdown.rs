@@ -1,0 +1,24 @@
+//! A plan as Markdown, for an issue or a document.
+
+use super::{CapacityPlan, tables};
+use crate::report::markdown::{bullet_list, escaped, pipe_table};
+use crate::report::text::sentence;
+
+/// Renders the plan.
+pub fn render(plan: &CapacityPlan) -> String {
+    let mut text = bullet_list(tables::lines(plan));
+    text += &pipe_table(&tables::levels(plan));
+    text += &pipe_table(&tables::alternatives(plan));
+    for effect in &plan.effects {
+        text += &format!("\nIf {}:\n{}", effect.event, pipe_table(&tables::effect(effect)));
+    }
+    text += "\nAssumptions\n\n";
+    for assumption in &plan.assumptions {
+        text += &format!("- {}\n", escaped(&sentence(assumption)));
+    }
+    for warning in &plan.warnings {
+        text +=
+            &format!("\n> **Warning:** {} *Advice:* {}.\n", escaped(&sentence(&warning.text)), escaped(warning.advice));
+    }
+    text
+}

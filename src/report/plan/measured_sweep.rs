@@ -1,0 +1,178 @@
+//! A sweep's folder as levels of one replica.
+
+use std::path::Path;
+
+use super::measured_level::{LevelFold, LevelWithoutResult, MeasuredLevel};
+use crate::measure::slo::criteria::Criteria;
+use crate::measure::slo::{Slo, SloError};
+use crate::report::sweep::file::{SweepFile, SweepLevel};
+use crate::report::sweep::{DEFAULT_GOODPUT_GOAL, SweepError, read_run};
+
+/// `--slo`: a named SLO of requests, or percentiles over requests as in `sweep --find-max`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PlanObjective {
+    /// `chat: ttft<=500ms`.
+    Slo(Slo),
+    /// `ttft.p99<=500ms itl.p99<=50ms`.
+    Criteria(Criteria),
+}
+
+impl std::str::FromStr for PlanObjective {
+    type Err = SloError;
+
+    fn from_str(text: &str) -> Result<Self, SloError> {
+        // Only an SLO has a name.
+        if text.contains(':') { text.parse().map(Self::Slo) } else { text.parse().map(Self::Criteria) }
+    }
+}
+
+/// A sweep cannot be planned with.
+#[derive(Debug, thiserror::Error)]
+pub enum MeasuredSweepError {
+    /// A run cannot be read.
+    #[error(transparent)]
+    Run(#[from] SweepError),
+    /// Two targets.
+    #[error("{0}: the sweep compares two targets; remedy: plan with a sweep of one target, which is one replica")]
+    TwoTargets(String),
+    /// Levels differ in more than their load.
+    #[error(
+        "{sweep}: the levels {first} and {other} differ in more than their load; remedy: plan with a sweep of --rates or \
+         --find-max, or of one series of rows"
+    )]
+    SeveralSeries {
+        /// Folder.
+        sweep: String,
+        /// Name of a level.
+        first: String,
+        /// Name of a level of another series.
+        other: String,
+    },
+    /// Nothing to judge by.
+    #[error("{0}: the sweep has no SLO; remedy: state with --slo what a good request is, e.g. 'chat: ttft<=500ms'")]
+    NoSlo(String),
+    /// Criteria that need an SLO have none, or two SLOs share a name.
+    #[error("--slo: {0}")]
+    Objectives(String),
+}
+
+/// Levels of one replica, ascending by rate.
+#[derive(Clone, Debug)]
+pub struct MeasuredSweep {
+    /// Folder.
+    pub path: String,
+    /// Goals that the levels are judged by.
+    pub goals: String,
+    /// SLOs that the goals count, if any.
+    pub slos: Vec<String>,
+    /// Levels that show something about the server.
+    pub levels: Vec<MeasuredLevel>,
+    /// The others.
+    pub left_out: Vec<LevelWithoutResult>,
+    /// Whether levels were a number of requests at a time, without arrivals.
+    pub is_closed_loop: bool,
+    /// Whether the sweep ended.
+    pub is_finished: bool,
+    /// GPUs of the replica, by `--meta gpu_count`.
+    pub gpus: Option<u32>,
+}
+
+impl MeasuredSweep {
+    /// Reads the runs of a sweep. Without objectives, those of the sweep judge.
+    ///
+    /// # Errors
+    /// Returns an error if a run cannot be read, or if the levels are not those of one replica.
+    pub fn read(folder: &Path, file: &SweepFile, objectives: &[PlanObjective]) -> Result<Self, MeasuredSweepError> {
+        let path = folder.display().to_string();
+        if file.plan.targets.len() > 1 {
+            return Err(MeasuredSweepError::TwoTargets(path));
+        }
+        ensure_one_series(&path, file)?;
+        let goals = goals(file, objectives).map_err(MeasuredSweepError::Objectives)?;
+        let slos: Vec<Slo> = objectives.iter().flat_map(PlanObjective::slos).collect();
+        let mut folds: Vec<(String, LevelFold)> = Vec::new();
+        let (mut gpus, mut shown, mut has_slo) = (None, Vec::new(), goals.gaps().next().is_some());
+        for run in &file.runs {
+            let result = read_run(&folder.join(&run.folder), &slos)?;
+            gpus = gpus.or_else(|| result.source.meta.get("gpu_count")?.parse().ok());
+            has_slo |= result.slos.iter().next().is_some();
+            shown = result
+                .slos
+                .iter()
+                .filter(|slo| goals.share_of(slo.name()).is_some())
+                .map(ToString::to_string)
+                .collect();
+            let at = folds.iter().position(|(name, _)| *name == run.level.name).unwrap_or(folds.len());
+            if at == folds.len() {
+                folds.push((run.level.name.clone(), LevelFold::default()));
+            }
+            folds[at].1.add(result, run.sustained, &goals);
+        }
+        if !has_slo {
+            return Err(MeasuredSweepError::NoSlo(path));
+        }
+        let is_closed_loop = folds.iter().any(|(_, fold)| fold.is_closed_loop());
+        let (mut levels, mut left_out) = (Vec::new(), Vec::new());
+        for (name, fold) in folds {
+            match fold.finish(name, &goals) {
+                Ok(level) => levels.push(level),
+                Err(level) => left_out.push(level),
+            }
+        }
+        levels.sort_by(|a: &MeasuredLevel, b| a.rate.total_cmp(&b.rate));
+        let is_run = |level: &SweepLevel| file.runs.iter().any(|run| run.level.name == level.name);
+        let is_finished = match file.plan.search {
+            Some(_) => file.answer.is_some(),
+            None => file.plan.levels.iter().all(is_run),
+        };
+        Ok(Self { path, goals: goals.to_string(), slos: shown, levels, left_out, is_closed_loop, is_finished, gpus })
+    }
+}
+
+impl PlanObjective {
+    fn slos(&self) -> Vec<Slo> {
+        match self {
+            Self::Slo(slo) => vec![slo.clone()],
+            Self::Criteria(criteria) => criteria.slos().cloned().collect(),
+        }
+    }
+}
+
+/// The objectives as one set of criteria: SLOs by their goodput.
+fn goals(file: &SweepFile, objectives: &[PlanObjective]) -> Result<Criteria, String> {
+    let goodput = Criteria::of_goodput(file.goodput.unwrap_or(DEFAULT_GOODPUT_GOAL));
+    if objectives.is_empty() {
+        let searched = file.plan.search.as_ref().and_then(|search| search.goals.parse().ok());
+        return Ok(searched.unwrap_or(goodput));
+    }
+    let criteria: Vec<&Criteria> = objectives
+        .iter()
+        .filter_map(|objective| match objective {
+            PlanObjective::Criteria(criteria) => Some(criteria),
+            PlanObjective::Slo(_) => None,
+        })
+        .collect();
+    let has_slo = criteria.len() < objectives.len();
+    let needs_slo = criteria.iter().any(|criteria| criteria.need_slos());
+    if needs_slo && !has_slo {
+        return Err(
+            "goodput needs a second --slo that states what a good request is, e.g. 'chat: ttft<=500ms'".to_owned()
+        );
+    }
+    let mut texts: Vec<String> = criteria.iter().map(ToString::to_string).collect();
+    texts.extend((has_slo && !needs_slo).then(|| goodput.to_string()));
+    texts.join(" ").parse().map_err(|error: SloError| error.to_string())
+}
+
+fn ensure_one_series(path: &str, file: &SweepFile) -> Result<(), MeasuredSweepError> {
+    let Some((first, others)) = file.runs.split_first() else { return Ok(()) };
+    let series = |level: &SweepLevel| (level.cache, level.rate.is_some(), level.flags.clone());
+    let other = others.iter().find(|other| series(&other.level) != series(&first.level));
+    other.map_or(Ok(()), |other| {
+        Err(MeasuredSweepError::SeveralSeries {
+            sweep: path.to_owned(),
+            first: first.level.name.clone(),
+            other: other.level.name.clone(),
+        })
+    })
+}
