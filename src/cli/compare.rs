@@ -34,7 +34,7 @@ pub(super) const HELP: VerbHelp = VerbHelp {
         ("Compare two runs", "streamgauge compare before after"),
         (
             "In CI, fail if three runs of a change are slower than three of its base",
-            "streamgauge compare --fail-if 'ttft.p99 > +5%' base-1 base-2 base-3 -- change-1 change-2 change-3",
+            "streamgauge compare --fail-if 'ttft.p99 > +5%' base-? -- change-?",
         ),
         ("Find the run at which nightly results changed", "streamgauge compare --trend nightly/*"),
         ("Compare two days of production", "streamgauge compare monday/ tuesday/ --by model,hour --although different"),
