@@ -2,7 +2,7 @@
 //!
 //! A pure state machine without clock, threads or randomness. The caller passes the time as a [`Stamp`], so tests
 //! state exact times and the server's lateness does not affect the model. Two schedulers share the interface:
-//! [`batching`] simulates continuous batching, [`cadence`] gives every stream an exact interval.
+//! `batching` simulates continuous batching, `cadence` gives every stream an exact interval.
 
 mod batching;
 mod blocks;
