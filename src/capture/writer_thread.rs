@@ -138,6 +138,7 @@ impl WriterThread {
                 rest(BATCH_DELAY);
             }
             let now = self.clock.now();
+            self.work_reserve.refill(now.since(std::mem::replace(&mut self.refilled_at, now)));
             if now.since(self.flushed_at) >= flush {
                 self.flush();
             }
@@ -185,8 +186,6 @@ impl WriterThread {
     /// Extracts the fields of a body that may be recorded.
     fn digest_body(&mut self, body: &[u8], backlog: usize, encoding: &[u8], dialect: &Dialect) -> RequestDigest {
         let nothing = RequestDigest { day: self.day, ..RequestDigest::default() };
-        let now = self.clock.now();
-        self.work_reserve.refill(now.since(std::mem::replace(&mut self.refilled_at, now)));
         let mut budget = WorkBudget::with_reserve(&self.work_reserve);
         budget.receive(body.len());
         let plain = match decode_body(body, encoding, &mut budget) {

@@ -109,7 +109,9 @@ const MAX_VALUES: usize = 1 << 20;
 /// If the body has too many values or the budget is exhausted: it must not be parsed then.
 pub fn charge_walk(body: &[u8], budget: &mut WorkBudget) -> Result<(), OutOfBudget> {
     // Each value but the first comes behind one of these. Text has some too, which only makes it a little dearer.
-    let values = body.iter().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count();
+    // Counts of 128 bytes fit into a byte, so they are made sixteen bytes at a time.
+    let is_mark = |byte: &u8| u8::from(matches!(byte, b',' | b':' | b'[' | b'{'));
+    let values: usize = body.chunks(128).map(|some| usize::from(some.iter().map(is_mark).sum::<u8>())).sum();
     budget.charge(values as u64 * price::TREE_VALUE + body.len() as u64 * price::TREE_BYTE)?;
     if values > MAX_VALUES { Err(OutOfBudget) } else { Ok(()) }
 }

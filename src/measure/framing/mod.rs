@@ -103,21 +103,25 @@ impl Framer {
         mut each: impl FnMut(Event<'_>, &mut WorkBudget),
     ) -> Result<(), FramingError> {
         budget.charge_bytes(bytes.len(), price::FRAMED_BYTE)?;
-        let lines = self.lines();
         let mut paid = |event: Event<'_>, budget: &mut WorkBudget| {
             if budget.charge(price::EVENT + event.data.len() as u64 * price::EVENT_BYTE).is_ok() {
                 each(event, budget);
             }
         };
-        match self {
-            Self::Sse(sse) => sse.push(bytes, |event| paid(event, budget)),
-            Self::Lines(lines) => lines.push(bytes, |event| paid(event, budget)),
-            Self::Elements(elements) => elements.push(bytes, |event| paid(event, budget)),
-            Self::EventStream(frames) => frames.push(bytes, budget, paid),
-            Self::Grpc(messages) => messages.push(bytes, budget, paid),
-        }?;
-        budget.charge((self.lines() - lines) * price::LINE)?;
-        Ok(())
+        let lines = match self {
+            Self::Sse(sse) => {
+                sse.push(bytes, |event| paid(event, budget))?;
+                sse.take_lines()
+            }
+            Self::Lines(lines) => {
+                lines.push(bytes, |event| paid(event, budget))?;
+                lines.take_lines()
+            }
+            Self::Elements(elements) => elements.push(bytes, |event| paid(event, budget)).map(|()| 0)?,
+            Self::EventStream(frames) => frames.push(bytes, budget, paid).map(|()| 0)?,
+            Self::Grpc(messages) => messages.push(bytes, budget, paid).map(|()| 0)?,
+        };
+        Ok(budget.charge(lines * price::LINE)?)
     }
 
     /// Bytes that are pushed between two looks at the budget's slice. A message of a few bytes may cost a decoder.
@@ -125,15 +129,6 @@ impl Framer {
         match self {
             Self::Grpc(_) => 128,
             _ => MAX_INPUT_BYTES,
-        }
-    }
-
-    /// Complete lines so far, where there are lines.
-    fn lines(&self) -> u64 {
-        match self {
-            Self::Sse(sse) => sse.lines(),
-            Self::Lines(lines) => lines.lines(),
-            Self::Elements(_) | Self::EventStream(_) | Self::Grpc(_) => 0,
         }
     }
 

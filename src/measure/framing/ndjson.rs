@@ -7,7 +7,7 @@ use super::{Event, FramingError, MAX_EVENT, PayloadKind};
 #[derive(Debug, Default)]
 pub struct NdjsonFramer {
     carry: Vec<u8>,
-    /// Lines so far, blank ones included.
+    /// Lines since they were last taken, blank ones included.
     lines: u64,
     too_large: bool,
 }
@@ -43,9 +43,9 @@ impl NdjsonFramer {
         Ok(())
     }
 
-    /// Complete lines so far, blank ones included.
-    pub fn lines(&self) -> u64 {
-        self.lines
+    /// Complete lines since the last call, blank ones included.
+    pub fn take_lines(&mut self) -> u64 {
+        std::mem::take(&mut self.lines)
     }
 
     /// Ends a cleanly closed body. Returns a last line without line end if `complete` accepts it.

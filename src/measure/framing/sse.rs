@@ -20,7 +20,7 @@ pub struct SseFramer {
     after_cr: bool,
     too_large: bool,
     comments: u64,
-    /// Lines so far, empty ones included.
+    /// Lines since they were last taken, empty ones included.
     lines: u64,
     /// State for JSON outside of the SSE grammar; `None` if that is not enabled.
     bare: Option<Box<BareJson>>,
@@ -59,9 +59,9 @@ impl SseFramer {
         self.comments
     }
 
-    /// Complete lines so far, empty ones included.
-    pub fn lines(&self) -> u64 {
-        self.lines
+    /// Complete lines since the last call, empty ones included.
+    pub fn take_lines(&mut self) -> u64 {
+        std::mem::take(&mut self.lines)
     }
 
     /// Processes one read; calls `each` for every completed event, in order.

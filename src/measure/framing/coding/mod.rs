@@ -182,10 +182,28 @@ impl Decoder {
 /// # Errors
 /// The error of `each`, or the decoding error.
 pub(in crate::measure) fn decode_slice<E: From<DecodeError>>(
-    mut decoder: Option<&mut Decoder>,
+    decoder: Option<&mut Decoder>,
     (bytes, piece_bytes): (&[u8], usize),
     budget: &mut WorkBudget,
     mut each: impl FnMut(&[u8], &mut WorkBudget) -> Result<(), E>,
+) -> Result<(usize, bool), E> {
+    if decoder.is_none() && bytes.len() <= piece_bytes {
+        each(bytes, budget)?;
+        return Ok((bytes.len(), true));
+    }
+    decode_pieces(decoder, (bytes, piece_bytes), budget, &mut each)
+}
+
+/// Takes decoded pieces, and ends the body by an error.
+type EachPiece<'a, E> = dyn FnMut(&[u8], &mut WorkBudget) -> Result<(), E> + 'a;
+
+/// [`decode_slice`] for reads of more than one piece. It is a function of its own, which the short ones do not enter.
+#[inline(never)]
+fn decode_pieces<E: From<DecodeError>>(
+    mut decoder: Option<&mut Decoder>,
+    (bytes, piece_bytes): (&[u8], usize),
+    budget: &mut WorkBudget,
+    each: &mut EachPiece<'_, E>,
 ) -> Result<(usize, bool), E> {
     budget.begin_slice();
     let mut used = 0;
