@@ -367,7 +367,7 @@ impl Report {
         let given = std::mem::take(&mut fold.settings.conditions);
         let conditions = given.iter().map(|condition| condition.evaluate(fold)).collect();
         fold.settings.conditions = given;
-        fold.points.sort_unstable_by_key(RequestPoint::order);
+        fold.points.sort_unstable();
         let load = fold.load_samples();
         let Accumulator {
             settings, total: whole, slices, flows, groups, fidelity, warm_up, models, points, gaps, ..

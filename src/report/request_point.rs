@@ -13,8 +13,8 @@ pub const MAX_POINT_SLOS: usize = 16;
 const NONE: u64 = u64::MAX;
 const NONE_TOKENS: u32 = u32::MAX;
 
-/// One request. Times are in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// One request. Times are in nanoseconds. Points sort by their start, and the same whatever order the records came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestPoint {
     /// Moment from which a user waits, on the shared timeline: the planned send time, or the first byte.
     pub started: u64,
@@ -129,11 +129,6 @@ impl RequestPoint {
         let sent = Stamp::from_nanos(self.started.saturating_add(self.lag));
         let took = self.ended().map(|ended| Stamp::from_nanos(ended).since(sent));
         (self.in_flight != NONE_TOKENS).then(|| LoadSample::new(sent, self.in_flight, took))
-    }
-
-    /// Order of a report: by start, and the same whatever order the records came in.
-    pub(super) fn order(&self) -> impl Ord + use<> {
-        (self.started, self.lag, self.duration, self.ttft, self.isl, self.osl, self.in_flight)
     }
 
     /// Verdict of the SLO with this index; `None` if it does not apply.

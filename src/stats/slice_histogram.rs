@@ -40,8 +40,9 @@ pub struct SliceHistogram {
 struct SliceBins {
     counts: Vec<u32>,
     count: u64,
-    sum: f64,
-    squares: f64,
+    /// Whole numbers: their sum is the same in every order.
+    sum: u128,
+    squares: u128,
 }
 
 impl Default for SliceHistogram {
@@ -102,7 +103,7 @@ impl SliceHistogram {
             fine.into_iter().enumerate().for_each(|(n, slice)| slices[target(n)].extend(&slice));
         }
         let counts = slices.iter().map(|slice| slice.count as f64).collect();
-        let sums = slices.iter().map(|slice| slice.sum).collect();
+        let sums = slices.iter().map(|slice| slice.sum as f64).collect();
         let up_to = all.counts.iter().scan(0_u64, |sum, count| {
             *sum += u64::from(*count);
             Some(*sum)
@@ -119,8 +120,9 @@ impl SliceBins {
         }
         self.counts[bin] = self.counts[bin].saturating_add(1);
         self.count += 1;
-        self.sum += value as f64;
-        self.squares += (value as f64).powi(2);
+        let value = u128::from(value);
+        self.sum += value;
+        self.squares = self.squares.saturating_add(value * value);
     }
 
     fn extend(&mut self, other: &Self) {
@@ -130,7 +132,7 @@ impl SliceBins {
         self.counts.iter_mut().zip(&other.counts).for_each(|(ours, theirs)| *ours = ours.saturating_add(*theirs));
         self.count += other.count;
         self.sum += other.sum;
-        self.squares += other.squares;
+        self.squares = self.squares.saturating_add(other.squares);
     }
 
     /// For each ascending cut, the number of values above it. Values are even within their bin.
@@ -196,7 +198,7 @@ impl SlicedValues for HistogramSlices {
 
     fn variance(&self) -> f64 {
         let count = self.all.count.max(1) as f64;
-        (self.all.squares / count - (self.all.sum / count).powi(2)).max(0.0)
+        (self.all.squares as f64 / count - (self.all.sum as f64 / count).powi(2)).max(0.0)
     }
 }
 
@@ -241,6 +243,21 @@ mod tests {
         let (whole, shards) = (whole.finish(), early.finish());
         assert_eq!((whole.counts(), whole.sums()), (shards.counts(), shards.sums()));
         assert_eq!(whole.counts_above(&[1e7, 2e7]), shards.counts_above(&[1e7, 2e7]));
+    }
+
+    #[test]
+    fn sums_do_not_depend_on_the_order_of_values() {
+        // 2⁵³ + 1 is no double, so a sum of doubles loses a 1 that comes after 2⁵³.
+        let of = |values: [u64; 3]| {
+            let mut histogram = SliceHistogram::default();
+            values.into_iter().for_each(|value| histogram.push(0, value));
+            // Fewer than a dozen fine slices make none.
+            histogram.push(11 * FIRST_SLICE_NANOS, 0);
+            let slices = histogram.finish();
+            (slices.sums().to_vec(), slices.variance())
+        };
+        assert_eq!(of([1 << 53, 1, 1]), of([1, 1, 1 << 53]));
+        assert_eq!(of([1 << 53, 1, 1]).0[0], 9_007_199_254_740_994.0);
     }
 
     #[test]

@@ -53,7 +53,7 @@ impl ComparedRun {
     pub fn read(opened: SourceReader, settings: AccumulatorSettings) -> Result<Self, SourceError> {
         let mut fold = Accumulator::new(settings);
         let mut sources = read(vec![opened], &mut fold)?;
-        fold.points.sort_unstable_by_key(super::request_point::RequestPoint::order);
+        fold.points.sort_unstable();
         let seconds = fold.total.window.map_or(0.0, |(first, last)| last.since(first).as_secs());
         let context = ReportContext::of(&sources, &fold.models, seconds);
         Ok(Self { source: sources.remove(0), context, fold })
