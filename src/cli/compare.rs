@@ -6,9 +6,8 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{ArgGroup, ValueEnum, ValueHint};
 
-use super::exit_code::EXIT_USAGE;
-use super::terminal::{eprint_line, print, text_layout};
-use super::values::group_by;
+use super::terminal::{eprint_line, print, text_layout, usage_error};
+use super::values::{group_by, percent};
 use super::verb_help::VerbHelp;
 use crate::measure::slo::{Slo, Slos};
 use crate::report::accumulate::AccumulatorSettings;
@@ -59,7 +58,7 @@ pub(super) struct Args {
     trend: bool,
 
     /// Count a relative change up to this as not worse
-    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = margin, help_heading = "Verdict")]
+    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = percent, help_heading = "Verdict")]
     margin: f64,
 
     /// Exit with status 1 if the interval of a change supports this, e.g. 'ttft.p99 > +5%'; may be repeated
@@ -111,10 +110,7 @@ enum AlthoughArg {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    compare(args).or_else(|error| {
-        eprint_line(&format!("error: {error:#}"));
-        Ok(ExitCode::from(EXIT_USAGE))
-    })
+    compare(args).or_else(|error| Ok(usage_error(&error)))
 }
 
 fn compare(args: &Args) -> anyhow::Result<ExitCode> {
@@ -205,12 +201,4 @@ impl Args {
         };
         Slos::new(given).map_err(anyhow::Error::msg)
     }
-}
-
-fn margin(text: &str) -> Result<f64, &'static str> {
-    let percent = text.strip_suffix('%').and_then(|percent| percent.trim().parse::<f64>().ok());
-    percent
-        .filter(|percent| (0.0..=100.0).contains(percent))
-        .map(|percent| percent / 100.0)
-        .ok_or("expected 0% to 100%")
 }

@@ -5,10 +5,9 @@ use std::process::ExitCode;
 
 use clap::{ArgGroup, ValueHint};
 
-use super::exit_code::EXIT_USAGE;
-use super::terminal::{eprint_line, print, text_layout};
+use super::terminal::{print, text_layout, usage_error};
 use super::trace_input::ensure_rereadable;
-use super::values::{at_least_one, parse_duration};
+use super::values::{at_least_one, parse_duration, percent_up_to};
 use super::verb_help::VerbHelp;
 use crate::measure::time::Gap;
 use crate::replay::plan::trace_source::{self, TraceReadOptions, TraceSource};
@@ -114,10 +113,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (sweep, traffic) = match args.inputs() {
         Ok(inputs) => inputs,
-        Err(error) => {
-            eprint_line(&format!("error: {error:#}"));
-            return Ok(ExitCode::from(EXIT_USAGE));
-        }
+        Err(error) => return Ok(usage_error(&error)),
     };
     let reserves = Reserves { headroom: args.headroom, failed: args.fail.into(), start_up_s: args.start_up.as_secs() };
     let cost = ReplicaCost { gpus: args.gpus_per_replica, dollars_per_gpu_hour: args.price };
@@ -188,8 +184,7 @@ fn rate(text: &str) -> Option<f64> {
 }
 
 fn headroom(text: &str) -> Result<f64, &'static str> {
-    let percent = text.strip_suffix('%').and_then(|percent| percent.trim().parse::<f64>().ok());
-    percent.filter(|percent| (0.0..=90.0).contains(percent)).map(|percent| percent / 100.0).ok_or("expected 0% to 90%")
+    percent_up_to(90.0, text).ok_or("expected 0% to 90%")
 }
 
 fn price(text: &str) -> Result<f64, &'static str> {

@@ -11,7 +11,7 @@ use clap::{ArgGroup, ValueEnum, ValueHint};
 
 use super::production::production_baseline;
 use super::runner::flags::{Conditions, conditions, min_goodput};
-use super::terminal::text_layout;
+use super::terminal::{text_layout, usage_error};
 use super::trace_input::{digest, ensure_rereadable};
 use super::values::{group_by, parse_duration};
 use super::verb_help::VerbHelp;
@@ -151,10 +151,7 @@ enum ReportFormat {
 
 /// Reads, adds up, prints, judges.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    run_report(args).or_else(|error| {
-        crate::cli::terminal::eprint_line(&format!("error: {error:#}"));
-        Ok(ExitCode::from(super::exit_code::EXIT_USAGE))
-    })
+    run_report(args).or_else(|error| Ok(usage_error(&error)))
 }
 
 fn run_report(args: &Args) -> anyhow::Result<ExitCode> {

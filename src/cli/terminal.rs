@@ -1,11 +1,13 @@
 //! Output: stdout is data, stderr is talk.
 
+use std::fmt::Display;
 use std::io::{self, IsTerminal, Write as _};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use comfy_table::Table;
 
+use super::exit_code::EXIT_USAGE;
 use crate::report::text::TextLayout;
 
 /// Width of output that is not a terminal.
@@ -24,6 +26,12 @@ pub(super) fn print(data: &str) -> anyhow::Result<ExitCode> {
 pub(super) fn eprint_line(line: &str) {
     // A closed stderr does not stop a verb.
     writeln!(io::stderr(), "{line}").ok();
+}
+
+/// Reports an error that the user mends: a wrong command line, or input that cannot be read.
+pub(super) fn usage_error(error: &impl Display) -> ExitCode {
+    eprint_line(&format!("error: {error:#}"));
+    ExitCode::from(EXIT_USAGE)
 }
 
 /// Returns `true` if colour may be written to `stream`: to a terminal only, and never where `NO_COLOR` is set.

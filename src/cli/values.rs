@@ -30,6 +30,17 @@ pub(super) fn positive(text: &str) -> Result<f64, &'static str> {
     text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0).ok_or("expected a number above 0")
 }
 
+/// A share written as a percentage: `5%` is 0.05.
+pub(super) fn percent(text: &str) -> Result<f64, &'static str> {
+    percent_up_to(100.0, text).ok_or("expected 0% to 100%")
+}
+
+/// A share of at most `most` percent.
+pub(super) fn percent_up_to(most: f64, text: &str) -> Option<f64> {
+    let percent = text.strip_suffix('%')?.trim().parse::<f64>().ok()?;
+    (0.0..=most).contains(&percent).then(|| percent / 100.0)
+}
+
 /// A key of `--by`.
 pub(super) fn group_by() -> impl TypedValueParser<Value = GroupBy> {
     let named = |name: String| GroupBy::ALL.into_iter().find(|key| key.name() == name);

@@ -31,6 +31,14 @@ mod tests {
             ("a*b*c", "axxbyy", false),
             ("*", "", true),
             ("ab*ba", "aba", false),
+            ("ab*ab", "ab", false),
+            ("gpt-4", "gpt-4", true),
+            ("gpt-*", "gpt-4", true),
+            ("*-4", "gpt-4", true),
+            ("g*t*4", "gpt-4", true),
+            ("*", "gpt-4", true),
+            ("gpt", "gpt-4", false),
+            ("*5", "gpt-4", false),
         ] {
             assert_eq!(glob(pattern, text), fits, "{pattern} {text}");
         }

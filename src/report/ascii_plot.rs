@@ -138,6 +138,11 @@ pub fn format_value(value: f64, unit: MetricUnit) -> String {
     }
 }
 
+/// Formats a share: 0.125 is `12.5 %`.
+pub fn format_percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
 /// Formats an integer with comma separators.
 pub fn with_thousands(number: u64) -> String {
     let digits = number.to_string();

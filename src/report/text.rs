@@ -363,6 +363,14 @@ fn percentile_of(summary: &RequestSummary, (metric, percent): (ReportMetric, f64
     percentiles.iter().find(|(of, _)| *of == percent).map(|(_, value)| *value)
 }
 
+/// Renders lines by their names, in a column of `width`.
+pub(super) fn named_lines(lines: Vec<(&str, String)>, width: usize) -> String {
+    let line = |(name, text): (&str, String)| {
+        format!("{name:<width$}{}", replace_unprintable(&text)).trim_end().to_owned() + "\n"
+    };
+    lines.into_iter().map(line).collect()
+}
+
 /// Aligns a table: names left, numbers right. The first row is the header.
 pub(super) fn aligned(rows: &[Vec<String>]) -> String {
     let mut table = Table::new();

@@ -48,6 +48,8 @@ pub mod change_points;
 pub mod deviation;
 mod distributions;
 pub mod estimate;
+#[cfg(test)]
+mod fixtures;
 pub mod hash;
 pub mod hypothesis;
 pub mod interval;

@@ -106,7 +106,6 @@ impl Level {
 
 #[cfg(test)]
 mod tests {
-    use super::super::hash::mix;
     use super::super::interval::Interval;
     use super::super::slice_histogram::SliceHistogram;
     use super::super::time_slices::ValueSlices;
@@ -114,7 +113,7 @@ mod tests {
 
     /// Independent numbers from 0 to 1,000.
     fn uniform(count: u64) -> Vec<f64> {
-        (0..count).map(|n| mix(mix(7) ^ n) as f64 / u64::MAX as f64 * 1_000.0).collect()
+        super::super::fixtures::uniform(count, 7).into_iter().map(|value| value * 1_000.0).collect()
     }
 
     fn of(values: &[f64], percents: &[f64]) -> Vec<Estimate> {

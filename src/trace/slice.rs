@@ -3,6 +3,7 @@
 use super::Trace;
 use super::error::Error;
 use super::session_table::SessionTable;
+use crate::measure::glob::glob;
 use crate::trace_file::row::{TraceEntry, TurnContent};
 
 /// Loss reported for delta turns whose earlier turns were cut off.
@@ -22,7 +23,7 @@ pub struct TraceSlice {
 impl TraceSlice {
     fn contains(&self, entry: &TraceEntry) -> bool {
         let in_time = entry.at >= self.from && self.to.is_none_or(|to| entry.at < to);
-        let wanted = |model: &String| entry.model.as_deref().is_some_and(|name| matches_pattern(name, model));
+        let wanted = |model: &String| entry.model.as_deref().is_some_and(|name| glob(model, name));
         in_time && (self.models.is_empty() || self.models.iter().any(wanted))
     }
 }
@@ -51,38 +52,4 @@ pub fn slice(trace: Trace, cut: TraceSlice) -> Trace {
     });
     let entries: Box<dyn Iterator<Item = Result<TraceEntry, Error>>> = Box::new(entries);
     Trace { header, entries, losses }
-}
-
-/// True if the name matches a pattern in which `*` stands for any characters.
-fn matches_pattern(name: &str, pattern: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else { return false };
-    let parts: Vec<&str> = parts.collect();
-    let Some((last, between)) = parts.split_last() else { return rest.is_empty() };
-    for part in between {
-        let Some(at) = rest.find(part) else { return false };
-        rest = &rest[at + part.len()..];
-    }
-    rest.ends_with(last)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_star_stands_for_anything_and_nothing_else_does() {
-        for (name, pattern, expected) in [
-            ("gpt-4", "gpt-4", true),
-            ("gpt-4", "gpt-*", true),
-            ("gpt-4", "*-4", true),
-            ("gpt-4", "g*t*4", true),
-            ("gpt-4", "*", true),
-            ("gpt-4", "gpt", false),
-            ("gpt-4", "*5", false),
-            ("ab", "ab*ab", false),
-        ] {
-            assert_eq!(matches_pattern(name, pattern), expected, "{name} {pattern}");
-        }
-    }
 }

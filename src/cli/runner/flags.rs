@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 
 use super::artifacts::ArtifactFormat;
-use crate::cli::values::{parse_count_up_to, parse_duration, parse_positive_duration};
+use crate::cli::values::{parse_count_up_to, parse_duration, parse_positive_duration, percent};
 use crate::measure::slo::Slo;
 use crate::measure::time::Gap;
 use crate::replay::plan::schedule::Shard;
@@ -324,11 +324,6 @@ fn part(text: &str) -> Result<ShardArg, &'static str> {
     }
     let index = index.parse().ok().filter(|index| (1..=of).contains(index)).ok_or(SHAPE)?;
     Ok(ShardArg::Explicit(Shard { index: index - 1, count: of }))
-}
-
-fn percent(text: &str) -> Result<f64, &'static str> {
-    let number = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
-    number.filter(|number| (0.0..=100.0).contains(number)).map(|number| number / 100.0).ok_or("expected 0% to 100%")
 }
 
 /// The conditions of one `--fail-if`.

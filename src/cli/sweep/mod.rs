@@ -18,11 +18,12 @@ use tokio::sync::oneshot;
 use self::level_args::LevelArgs;
 use self::levels::{LevelList, rates, slots};
 use self::plan::{RunSpec, SweepPlan};
-use super::exit_code::{EXIT_INVALID_RUN, EXIT_SLO_MISSED, EXIT_USAGE};
+use super::exit_code::{EXIT_INVALID_RUN, EXIT_SLO_MISSED};
 use super::runner::execute;
 use super::runner::flags::{Conditions, conditions, min_goodput};
 use super::signals::StopSignals;
 use super::terminal::text_layout;
+use super::terminal::usage_error;
 use super::values::parse_positive_duration;
 use super::verb_help::VerbHelp;
 use crate::measure::slo::criteria::Criteria;
@@ -124,10 +125,7 @@ pub(crate) struct Args {
 /// Runs what is not done yet, and tells what all came to.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     crate::cli::descriptors::raise_fd_limit();
-    let usage = |said: String| {
-        crate::cli::terminal::eprint_line(&format!("error: {said}"));
-        Ok(ExitCode::from(EXIT_USAGE))
-    };
+    let usage = |said: String| Ok(usage_error(&said));
     let outline = match SweepPlan::of(args) {
         Ok(outline) => outline,
         Err(said) => return usage(said),

@@ -3,6 +3,7 @@
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::measure::time::Gap;
+use crate::report::ascii_plot::format_percent;
 use crate::stats::length_histogram::DurationSummary;
 use crate::trace::diff::{DiffSide, MOMENT_NANOS, TraceDiff};
 use crate::trace::info::LengthSummary;
@@ -21,8 +22,8 @@ const METRICS: &[DiffMetric] = &[
     ("output tokens, mean", |side| side.info.output.map(|of| format!("{:.1}", of.mean))),
     ("output tokens, p50", |side| tokens(side.info.output, |of| of.p50)),
     ("output tokens, p99", |side| tokens(side.info.output, |of| of.p99)),
-    ("prefix reuse, endless cache", |side| side.info.reuse.first().map(|cache| percent(cache.token_share))),
-    ("prefix reuse, of the server", |side| side.cached_share.map(percent)),
+    ("prefix reuse, endless cache", |side| side.info.reuse.first().map(|cache| format_percent(cache.token_share))),
+    ("prefix reuse, of the server", |side| side.cached_share.map(format_percent)),
     ("sessions", |side| side.info.sessions.map(|sessions| sessions.count.to_string())),
     ("think time, p50", |side| time(side.think, |of| of.p50_ms)),
     ("think time, p90", |side| time(side.think, |of| of.p90_ms)),
@@ -68,7 +69,7 @@ pub(super) fn render(diff: &TraceDiff, names: [&str; 2]) -> String {
     let over = &diff.over_time;
     text += &format!(
         "rate           {} of requests in another window of {} s\n",
-        percent(over.displaced_share),
+        format_percent(over.displaced_share),
         over.window_s
     );
     for (name, of) in [("input tokens", diff.input), ("output tokens", diff.output)] {
@@ -100,10 +101,6 @@ fn time(of: Option<DurationSummary>, which: fn(DurationSummary) -> f64) -> Optio
 
 fn gap(millis: f64) -> Gap {
     Gap::from_nanos((millis * 1e6) as u64)
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
 }
 
 fn unknown() -> String {

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-use super::figure::metric_named;
+use super::figure::{PERCENTILES, metric_named};
 use super::{ComparedFigure, FigureChange};
 use crate::stats::change::{Change, Verdict};
 use crate::stats::interval::NotEnoughData;
@@ -99,7 +99,7 @@ impl FromStr for ChangeCondition {
                 let (metric, statistic) = name.split_once('.').ok_or_else(wrong)?;
                 let metric = metric_named(metric).ok_or_else(wrong)?;
                 let percent = statistic.strip_prefix('p').and_then(|percent| percent.parse().ok()).ok_or_else(wrong)?;
-                let known = [50.0, 90.0, 99.0].contains(&percent);
+                let known = PERCENTILES.contains(&percent);
                 FigureName::One(Some(ComparedFigure::Percentile(metric, percent)).filter(|_| known).ok_or_else(wrong)?)
             }
         };

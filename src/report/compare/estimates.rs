@@ -3,13 +3,13 @@
 use super::super::confidence::{BOOTSTRAP_SEED, MetricEstimates, goodput, metric_slices};
 use super::super::metric::ReportMetric;
 use super::super::request_point::RequestPoint;
+use super::figure::{METRICS, PERCENTILES};
 use super::{ComparedFigure, ComparedRun, ComparisonMethod, FigureChange};
 use crate::stats::bootstrap::BlockBootstrap;
 use crate::stats::change::Change;
 use crate::stats::estimate::{Estimate, proportion, rate};
 use crate::stats::hypothesis::{hedges_g, paired, paired_relative, welch, welch_relative};
 use crate::stats::interval::NotEnoughData;
-use crate::stats::slice_histogram::HistogramSlices;
 
 /// Slices of time for a rate.
 const RATE_SLICES: usize = 240;
@@ -41,11 +41,11 @@ pub(super) fn side(
     };
     let offset = u64::from(!is_before && method != ComparisonMethod::PairedBootstrap) << 32;
     let bootstrap = BlockBootstrap::new(BOOTSTRAP_SEED + offset);
-    let gaps = std::mem::take(&mut run.fold.gaps).finish();
     let is_bootstrap = matches!(method, ComparisonMethod::Bootstrap | ComparisonMethod::PairedBootstrap);
+    let metrics = if is_bootstrap { metric_estimates(run, &bootstrap) } else { Vec::new() };
     let mut of = |figure: &ComparedFigure| SideFigure {
         values: value(*figure, run).into_iter().collect(),
-        estimate: is_bootstrap.then(|| estimate(*figure, run, &gaps, &bootstrap)).flatten(),
+        estimate: is_bootstrap.then(|| estimate(*figure, &run.fold.points, &metrics, &bootstrap)).flatten(),
         moments: moments(*figure, run),
     };
     figures.iter().map(&mut of).collect()
@@ -74,13 +74,22 @@ pub(super) fn value(figure: ComparedFigure, run: &mut ComparedRun) -> Option<f64
     }
 }
 
+/// All percentiles of a metric at once: they share its slices and its variance inflation.
+fn metric_estimates(run: &mut ComparedRun, bootstrap: &BlockBootstrap) -> Vec<(ReportMetric, MetricEstimates)> {
+    let gaps = std::mem::take(&mut run.fold.gaps).finish();
+    let of = |metric| match metric {
+        ReportMetric::Itl => MetricEstimates::of(&gaps, &PERCENTILES, bootstrap),
+        metric => MetricEstimates::of(&metric_slices(&run.fold.points, metric), &PERCENTILES, bootstrap),
+    };
+    METRICS.into_iter().filter_map(|metric| Some((metric, of(metric)?))).collect()
+}
+
 fn estimate(
     figure: ComparedFigure,
-    run: &ComparedRun,
-    gaps: &HistogramSlices,
+    points: &[RequestPoint],
+    metrics: &[(ReportMetric, MetricEstimates)],
     bootstrap: &BlockBootstrap,
 ) -> Option<Estimate> {
-    let points = &run.fold.points;
     match figure {
         ComparedFigure::Goodput(slo) => goodput(points, slo, bootstrap),
         ComparedFigure::SuccessRate => {
@@ -91,11 +100,9 @@ fn estimate(
             let (tokens, seconds) = output_tokens(points)?;
             rate(&tokens, &seconds, bootstrap)
         }
-        ComparedFigure::Percentile(ReportMetric::Itl, percent) => {
-            MetricEstimates::of(gaps, &[percent], bootstrap)?.percentile(percent).cloned()
-        }
         ComparedFigure::Percentile(metric, percent) => {
-            MetricEstimates::of(&metric_slices(points, metric), &[percent], bootstrap)?.percentile(percent).cloned()
+            let (_, estimates) = metrics.iter().find(|(of, _)| *of == metric)?;
+            estimates.percentile(percent).cloned()
         }
     }
 }
@@ -142,8 +149,8 @@ pub(super) fn change(
     Some(FigureChange {
         figure,
         label,
-        before: value_before,
-        after: value_after,
+        before: figure.to_display(value_before),
+        after: figure.to_display(value_after),
         change,
         effect_size,
         verdict: None,

@@ -17,9 +17,9 @@ pub enum ComparedFigure {
 }
 
 /// Percentiles that are judged.
-const PERCENTILES: [f64; 3] = [50.0, 90.0, 99.0];
+pub(super) const PERCENTILES: [f64; 3] = [50.0, 90.0, 99.0];
 /// Latencies that are judged.
-const METRICS: [ReportMetric; 4] =
+pub(super) const METRICS: [ReportMetric; 4] =
     [ReportMetric::TtftFromPlanned, ReportMetric::Itl, ReportMetric::Tpot, ReportMetric::E2eFromPlanned];
 
 impl ComparedFigure {
@@ -57,30 +57,20 @@ impl ComparedFigure {
         }
     }
 
-    /// Formats a value in the figure's unit.
+    /// Formats a value in the figure's display unit.
     pub(super) fn format(self, value: f64) -> String {
         match self {
             Self::Goodput(_) | Self::SuccessRate => format!("{:.2} %", value * 100.0),
             Self::OutputTokenRate => format!("{value:.1}/s"),
-            Self::Percentile(metric, _) => {
-                super::super::ascii_plot::format_value(metric.unit().to_display(value), metric.unit())
-            }
+            Self::Percentile(metric, _) => super::super::ascii_plot::format_value(value, metric.unit()),
         }
     }
 
-    /// Converts an internal value to the unit of JSON: shares of 1, rates per second, milliseconds, tokens.
+    /// Converts an internal value to the display unit, which is that of JSON: shares of 1, rates per second, milliseconds, tokens.
     pub(super) fn to_display(self, value: f64) -> f64 {
         match self {
             Self::Goodput(_) | Self::SuccessRate | Self::OutputTokenRate => value,
             Self::Percentile(metric, _) => metric.unit().to_display(value),
-        }
-    }
-
-    /// The inverse of [`Self::to_display`].
-    pub(super) fn to_internal(self, value: f64) -> f64 {
-        match self {
-            Self::Goodput(_) | Self::SuccessRate | Self::OutputTokenRate => value,
-            Self::Percentile(metric, _) => value / metric.unit().to_display(1.0),
         }
     }
 

@@ -39,8 +39,8 @@ fn figure(change: &FigureChange) -> Value {
     json!({
         "figure": change.label,
         "unit": change.figure.unit(),
-        "before": change.figure.to_display(change.before),
-        "after": change.figure.to_display(change.after),
+        "before": change.before,
+        "after": change.after,
         "change": known.map_or(change.point_change(), |known| known.value()),
         "ci95": known.map(|known| [known.interval().low, known.interval().high]),
         "not_enough_data": change.change.as_ref().err().map(ToString::to_string),

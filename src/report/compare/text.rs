@@ -1,8 +1,8 @@
 //! A comparison as text.
 
-use super::super::ascii_plot::{format_value, replace_unprintable};
+use super::super::ascii_plot::format_value;
 use super::super::metric::MetricUnit;
-use super::super::text::{TextLayout, aligned};
+use super::super::text::{TextLayout, aligned, named_lines};
 use super::{
     ChangeConditionResult, ComparedFigure, Comparison, ExperimentDifference, FigureChange, GroupChange, GroupFigures,
     LoadFactor,
@@ -14,11 +14,7 @@ const LABEL: usize = 13;
 
 /// Renders the comparison.
 pub fn render(comparison: &Comparison, layout: TextLayout) -> String {
-    let mut text = String::new();
-    for (name, line) in lines(comparison) {
-        text += format!("{name:<LABEL$}{}", replace_unprintable(&line)).trim_end();
-        text.push('\n');
-    }
+    let mut text = named_lines(lines(comparison), LABEL);
     if !comparison.workload.differences.is_empty() {
         text += &format!("\n{}", aligned(&differences(comparison)));
     }

@@ -1,7 +1,7 @@
 //! Fidelity as text lines and tables, shared by all formats for people.
 
 use super::super::Report;
-use super::super::ascii_plot::{format_value, with_thousands};
+use super::super::ascii_plot::{format_percent, format_value, with_thousands};
 use super::super::distribution::MetricDistribution;
 use super::super::metric::{MetricUnit, ReportMetric};
 use super::super::text::{header_row, row};
@@ -63,7 +63,7 @@ fn rates(rate: &RateFidelity) -> String {
         "{} requests/s planned, {} sent; {} of requests in another window of {} s",
         told(rate.planned_per_second),
         told(rate.sent_per_second),
-        percent(rate.displaced_share),
+        format_percent(rate.displaced_share),
         rate.window_s
     )
 }
@@ -81,11 +81,11 @@ fn in_flight(report: &Report) -> Option<String> {
 
 fn prefixes(prefix: PrefixFidelity) -> String {
     let cached = prefix.cached_share.map_or("the server tells no cached tokens".to_owned(), |share| {
-        format!("{} from the server's cache", percent(share))
+        format!("{} from the server's cache", format_percent(share))
     });
     format!(
         "{} of prompt tokens sent before, in {} of {} blocks; {cached}",
-        percent(prefix.offered_share),
+        format_percent(prefix.offered_share),
         with_thousands(prefix.repeated_blocks),
         with_thousands(prefix.blocks)
     )
@@ -103,8 +103,4 @@ fn think_times(think: ThinkTimes) -> String {
 fn abort_counts(aborts: AbortCounts) -> String {
     let tokens = aborts.tokens.map_or(String::new(), |tokens| format!("; tokens {tokens}"));
     format!("{} planned, {} done{tokens}", with_thousands(aborts.planned), with_thousands(aborts.done))
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
 }

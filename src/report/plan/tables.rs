@@ -5,7 +5,7 @@ use super::alternative::{AlternativePlan, PlanBasis};
 use super::fleet::Fleet;
 use super::measured_level::MeasuredLevel;
 use super::reserve_effect::ReserveEffect;
-use crate::report::ascii_plot::{format_value, with_thousands};
+use crate::report::ascii_plot::{format_percent, format_value, with_thousands};
 use crate::report::metric::MetricUnit;
 
 /// Named lines. A line without a name continues the previous one.
@@ -26,8 +26,9 @@ pub(super) fn lines(plan: &CapacityPlan) -> Vec<(&'static str, String)> {
         );
         ("power", text)
     }));
-    lines
-        .extend(plan.miss_share.map(|share| ("misses", format!("{} of requests{}", percent(share), while_down(plan)))));
+    lines.extend(
+        plan.miss_share.map(|share| ("misses", format!("{} of requests{}", format_percent(share), while_down(plan)))),
+    );
     lines.extend(raw_throughput(plan).map(|text| ("throughput", text)));
     lines
 }
@@ -110,7 +111,7 @@ fn raw_throughput(plan: &CapacityPlan) -> Option<String> {
             ", and up to {} of {} requests miss the SLO ({})",
             with_thousands(missed.round() as u64),
             with_thousands(plan.traffic.requests.round() as u64),
-            percent(share)
+            format_percent(share)
         ),
         _ => "; the SLO limits gaps, so requests that miss it are not counted".to_owned(),
     };
@@ -144,7 +145,7 @@ pub(super) fn levels(plan: &CapacityPlan) -> Vec<Vec<String>> {
             format!("{:.2}", level.throughput),
             with_thousands(level.requests),
             format_value(level.output_tokens_per_second, MetricUnit::Rate),
-            level.miss_share.map_or_else(dash, percent),
+            level.miss_share.map_or_else(dash, format_percent),
         ];
         row.extend(has_watts.then(|| level.watts.map_or_else(dash, |watts| format!("{watts:.0} W"))));
         let mark = if at == plan.capacity.level { "capacity" } else { "" };
@@ -191,12 +192,8 @@ fn fleet_row(name: &str, fleet: &Fleet, miss_share: Option<f64>) -> Vec<String> 
     let mut row = vec![name.to_owned(), with_thousands(fleet.peak_replicas), format!("{:.2}", fleet.mean_replicas)];
     row.extend(fleet.gpu_hours_per_day.map(|hours| format!("{hours:.1}")));
     row.extend(fleet.dollars_per_day.map(money));
-    row.push(miss_share.map_or_else(dash, percent));
+    row.push(miss_share.map_or_else(dash, format_percent));
     row
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
 }
 
 fn dash() -> String {

@@ -3,7 +3,7 @@
 use super::chart::resample;
 use super::{CapacityPlan, tables};
 use crate::report::ascii_plot::{columns, replace_unprintable};
-use crate::report::text::{TextLayout, aligned};
+use crate::report::text::{TextLayout, aligned, named_lines};
 
 /// Width of the label column.
 const LABEL: usize = 12;
@@ -14,11 +14,7 @@ const MAX_WIDTH: usize = 72;
 
 /// Renders the plan.
 pub fn render(plan: &CapacityPlan, screen: TextLayout) -> String {
-    let mut text = String::new();
-    for (name, told) in tables::lines(plan) {
-        text += format!("{name:<LABEL$}{}", replace_unprintable(&told)).trim_end();
-        text.push('\n');
-    }
+    let mut text = named_lines(tables::lines(plan), LABEL);
     text += &format!("\n{}", aligned(&tables::levels(plan)));
     text += &over_time(plan, screen);
     text += &format!("\n{}", aligned(&tables::alternatives(plan)));

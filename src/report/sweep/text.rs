@@ -3,7 +3,7 @@
 use super::super::ascii_plot::{format_value, needs_log_scale, replace_unprintable, scatter};
 use super::super::distribution::percentile_name;
 use super::super::metric::{MetricUnit, ReportMetric};
-use super::super::text::{TextLayout, aligned};
+use super::super::text::{TextLayout, aligned, named_lines};
 use super::{LevelSummary, LevelWarning, Sweep, TargetDifference, same_series};
 
 /// Width of the label column.
@@ -15,11 +15,7 @@ const WIDTH: usize = 60;
 
 /// Renders the sweep.
 pub fn render(sweep: &Sweep, screen: TextLayout) -> String {
-    let mut text = String::new();
-    for (name, told) in lines(sweep) {
-        text += format!("{name:<LABEL$}{}", replace_unprintable(&told)).trim_end();
-        text.push('\n');
-    }
+    let mut text = named_lines(lines(sweep), LABEL);
     let table = table(sweep);
     if table.len() > 1 {
         text += &format!("\n{}", with_slo_line(sweep, &aligned(&table), screen));

@@ -113,18 +113,13 @@ pub(super) fn degrees(decisive_values: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::super::bootstrap::BlockBootstrap;
-    use super::super::hash::mix;
+    use super::super::fixtures::uniform;
     use super::super::time_slices::ValueSlices;
     use super::mean;
     use super::*;
 
     fn bootstrap() -> BlockBootstrap {
         BlockBootstrap::new(1)
-    }
-
-    /// Independent numbers from 0 to 1.
-    fn uniform(count: u64, seed: u64) -> Vec<f64> {
-        (0..count).map(|n| mix(mix(seed) ^ n) as f64 / u64::MAX as f64).collect()
     }
 
     #[test]

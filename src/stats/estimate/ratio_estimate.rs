@@ -121,18 +121,13 @@ pub fn proportion(met: &[bool], inflation: f64, bootstrap: &BlockBootstrap) -> O
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::hash::mix;
+    use super::super::super::fixtures::uniform;
     use super::super::super::interval::Interval;
     use super::super::super::time_slices::ValueSlices;
     use super::*;
 
     fn bootstrap() -> BlockBootstrap {
         BlockBootstrap::new(1)
-    }
-
-    /// Independent numbers from 0 to 1.
-    fn uniform(count: u64, seed: u64) -> Vec<f64> {
-        (0..count).map(|n| mix(mix(seed) ^ n) as f64 / u64::MAX as f64).collect()
     }
 
     /// Half the width of an interval is itself known to about a quarter.

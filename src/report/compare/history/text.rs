@@ -1,8 +1,7 @@
 //! A history of runs as text and Markdown.
 
-use super::super::super::ascii_plot::replace_unprintable;
 use super::super::super::markdown::{bullet_list, pipe_table};
-use super::super::super::text::{TextLayout, aligned};
+use super::super::super::text::{TextLayout, aligned, named_lines};
 use super::super::text::change_text;
 use super::{FigureHistory, HistoryChange, MIN_RUNS, RunHistory};
 
@@ -10,11 +9,7 @@ const LABEL: usize = 13;
 
 /// Renders the history as text.
 pub fn render(history: &RunHistory, layout: TextLayout) -> String {
-    let mut text = String::new();
-    for (name, line) in lines(history) {
-        text += format!("{name:<LABEL$}{}", replace_unprintable(&line)).trim_end();
-        text.push('\n');
-    }
+    let mut text = named_lines(lines(history), LABEL);
     let changes = changes(history);
     if changes.len() > 1 {
         text += &format!("\n{}", aligned(&changes));
@@ -55,10 +50,16 @@ fn changes(history: &RunHistory) -> Vec<Vec<String>> {
             (false, _) => "",
         };
         let of = figure.of;
-        let value = |display: f64| of.format(of.to_internal(display));
         let relative = change_text(of, change.change);
         let label = figure.figure.clone();
-        vec![label, value(change.before), value(change.after), relative, history.name(change.run), kind.to_owned()]
+        vec![
+            label,
+            of.format(change.before),
+            of.format(change.after),
+            relative,
+            history.name(change.run),
+            kind.to_owned(),
+        ]
     };
     let head = ["changed", "before", "after", "change", "since", ""].map(str::to_owned).to_vec();
     let all = history.figures.iter().flat_map(|figure| figure.changes.iter().map(move |change| row(figure, change)));
