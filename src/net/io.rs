@@ -3,11 +3,12 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
+use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
@@ -247,12 +248,39 @@ pub struct TimestampedIo {
     /// Bytes received before the library took over.
     prefix: Vec<u8>,
     arrival: Rc<Cell<Option<Arrival>>>,
+    socket: SocketView,
+}
+
+/// The socket of a [`TimestampedIo`] that a library owns.
+#[derive(Clone, Debug)]
+pub struct SocketView(Rc<Cell<Option<RawFd>>>);
+
+impl SocketView {
+    /// Returns `true` if the connection is closed, or if the kernel holds bytes, an end or an error that nobody has
+    /// read. Unlike [`MaybeTlsStream::is_idle_and_open`] it always asks the kernel: the reactor may not have run since.
+    pub fn has_unread(&self) -> bool {
+        let peek = |socket| recv(socket, &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT);
+        self.0.get().is_none_or(|socket| peek(socket) != Err(Errno::EWOULDBLOCK))
+    }
 }
 
 impl TimestampedIo {
     /// Wraps `io`, from which `first` has already been read.
     pub fn new(io: MaybeTlsStream, first: Vec<u8>, arrival: Rc<Cell<Option<Arrival>>>) -> Self {
-        Self { io, prefix: first, arrival }
+        let socket = SocketView(Rc::new(Cell::new(Some(io.socket().as_raw_fd()))));
+        Self { io, prefix: first, arrival, socket }
+    }
+
+    /// Returns a view of the socket, for use after a library has taken the connection.
+    pub fn socket_view(&self) -> SocketView {
+        self.socket.clone()
+    }
+}
+
+impl Drop for TimestampedIo {
+    /// The kernel may give the number to another connection.
+    fn drop(&mut self) {
+        self.socket.0.set(None);
     }
 }
 
@@ -303,5 +331,28 @@ impl AsyncWrite for TimestampedIo {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.get_mut().io.poll_finish(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_view_sees_an_end_that_the_reactor_has_not_seen() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        runtime.block_on(async {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let far = listener.accept().unwrap().0;
+            let io = TimestampedIo::new(MaybeTlsStream::plain(near), Vec::new(), Rc::default());
+            let view = io.socket_view();
+            assert!(!view.has_unread());
+            // Nothing awaits from here on, so the reactor does not run.
+            drop(far);
+            assert!(view.has_unread());
+            drop(io);
+            assert_eq!(view.0.get(), None);
+        });
     }
 }

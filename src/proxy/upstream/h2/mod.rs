@@ -29,7 +29,7 @@ use crate::export::registry::thread_gauges::OpenConnection;
 use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::head_error::MAX_HEAD;
 use crate::net::http1::{Framing, Head, KnownHeader};
-use crate::net::io::{Arrival, MAX_READ_BYTES, MaybeTlsStream, TimestampedIo};
+use crate::net::io::{Arrival, MAX_READ_BYTES, MaybeTlsStream, SocketView, TimestampedIo};
 use crate::proxy::LocalExecutor;
 use crate::proxy::flow_control::{
     MAX_SEND_BUFFER_BYTES, MAX_UPSTREAM_STREAMS, UPSTREAM_CONNECTION_WINDOW_BYTES, UPSTREAM_STREAM_WINDOW_BYTES,
@@ -51,6 +51,7 @@ pub(super) struct Http2Connection {
     /// Driven by its own task; `None` once that has ended, because only then the sender reports closed.
     driver: Rc<RefCell<Option<Driver>>>,
     arrival: Rc<Cell<Option<Arrival>>>,
+    socket: SocketView,
     streams: Rc<Cell<usize>>,
     /// No traffic since the last check.
     idle: Rc<Cell<bool>>,
@@ -83,13 +84,15 @@ impl Http2Connection {
 pub(super) struct Http2Connections(Vec<Http2Connection>);
 
 impl Http2Connections {
-    /// A connection with capacity for another stream. Only one upload per connection may be unfinished: a server that
+    /// A connection with capacity for another stream. An idle one with unread bytes is passed over: they may say that
+    /// the server closes, and a request that crosses a close is lost. Only one upload per connection may be unfinished: a server that
     /// stops reading it may leave the requests beside it without a window, and they would never arrive.
     pub(super) fn open(&mut self) -> Option<Http2Connection> {
         self.0.retain(|connection| !connection.sender.is_closed() && !connection.suspect.get());
         let is_open = |connection: &&Http2Connection| {
             let (streams, uploads) = (connection.streams.get(), &connection.uploads);
-            streams < connection.max_streams() && !uploads.is_unfinished() && !uploads.is_stalled()
+            let is_quiet = || streams > 0 || !connection.socket.has_unread();
+            streams < connection.max_streams() && !uploads.is_unfinished() && !uploads.is_stalled() && is_quiet()
         };
         self.0.iter().find(is_open).cloned()
     }
@@ -112,7 +115,8 @@ impl Http2Connections {
 /// Opens HTTP/2 on a new connection.
 pub(super) async fn handshake(io: MaybeTlsStream, open: OpenConnection) -> Result<Http2Connection, UpstreamError> {
     let arrival = Rc::new(Cell::new(None));
-    let io = TokioIo::new(TimestampedIo::new(io, Vec::new(), Rc::clone(&arrival)));
+    let io = TimestampedIo::new(io, Vec::new(), Rc::clone(&arrival));
+    let (socket, io) = (io.socket_view(), TokioIo::new(io));
     let mut builder = http2::Builder::new(LocalExecutor);
     builder
         .initial_stream_window_size(UPSTREAM_STREAM_WINDOW_BYTES)
@@ -136,6 +140,7 @@ pub(super) async fn handshake(io: MaybeTlsStream, open: OpenConnection) -> Resul
         sender,
         driver,
         arrival,
+        socket,
         streams: Rc::default(),
         idle: Rc::default(),
         uploads: Arc::default(),
