@@ -256,8 +256,8 @@ pub struct TimestampedIo {
 pub struct SocketView(Rc<Cell<Option<RawFd>>>);
 
 impl SocketView {
-    /// Returns `true` if the connection is closed, or if the kernel holds bytes, an end or an error that nobody has
-    /// read. Unlike [`MaybeTlsStream::is_idle_and_open`] it always asks the kernel: the reactor may not have run since.
+    /// Returns `true` if the connection is closed, or if the kernel holds unread bytes, an end or an error. Unlike
+    /// [`MaybeTlsStream::is_idle_and_open`] it always asks the kernel: the reactor may not have run since.
     pub fn has_unread(&self) -> bool {
         let peek = |socket| recv(socket, &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT);
         self.0.get().is_none_or(|socket| peek(socket) != Err(Errno::EWOULDBLOCK))
