@@ -12,7 +12,8 @@ pub struct CaptureError {
 }
 
 impl CaptureError {
-    pub(super) fn new(folder: &Path, error: io::Error) -> Self {
+    /// The folder is unusable because of `error`.
+    pub fn new(folder: &Path, error: io::Error) -> Self {
         Self { folder: folder.to_owned(), error }
     }
 

@@ -58,6 +58,11 @@ impl CaptureKey {
         Ok(Self(blake3::derive_key("streamgauge 2026 capture", bytes)))
     }
 
+    /// A key that no other process has.
+    pub fn random() -> Self {
+        Self(rand::rng().random())
+    }
+
     /// The key of one day, counted in days since 1970.
     pub fn for_day(&self, day: u64) -> Self {
         Self(*blake3::keyed_hash(&self.0, &day.to_le_bytes()).as_bytes())

@@ -128,6 +128,7 @@ pub(super) fn build_row(
         turn: turn.map(|turn| turn.turn),
         think: turn.and_then(|turn| turn.think).map(|think| rounding.nanos(think.as_nanos())),
         in_flight: Some(following.in_flight),
+        class: shape.classes.clone(),
         upstream: shape.server.as_ref().map(|(host, port)| [host, ":", itoa::Buffer::new().format(*port)].concat()),
         timing: Timing {
             gaps: (!gaps.is_empty()).then(|| pack(&rounding.gaps(gaps))),

@@ -20,6 +20,7 @@ pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("max_streams", "10000"),
     ("max_connections", "20000"),
     ("drain", "10m"),
+    ("max_class_values", "20"),
     ("stall", "1s"),
     ("max_models", "64"),
     ("tail_keep", NONE),
@@ -61,13 +62,14 @@ pub(super) fn workers() -> usize {
 /// * `capture_block`: below 16 bytes a prompt's ids are larger than the prompt; no cache has blocks below 16 tokens.
 /// * `capture_names`: after a million successes a name is in effect never written.
 /// * `capture_keep_bytes`: from a megabyte, a few segments' beginnings, to a terabyte.
-/// * `max_models`: above, this process's metrics would burden the Prometheus server that scrapes them.
+/// * `max_models`, `max_class_values`: above, this process's metrics would burden the Prometheus server that scrapes them.
 pub(super) const BOUNDS: &[(&str, RangeInclusive<usize>)] = &[
     ("workers", 1..=64),
     ("max_head_bytes", 1024..=65_536),
     ("max_streams", 1..=1_000_000),
     ("max_connections", 1..=1_000_000),
     ("max_models", 1..=1_000),
+    ("max_class_values", 1..=1_000),
     ("capture_block", 16..=65_536),
     ("capture_names", 1..=1_000_000),
     ("capture_keep_bytes", 1_048_576..=1_099_511_627_776),

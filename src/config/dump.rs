@@ -74,6 +74,8 @@ impl ProxyConfig {
             ("drain", json!(format_duration(self.drain))),
             ("routes", json!(self.routes.iter().map(ToString::to_string).collect::<Vec<_>>())),
             ("slos", json!(slos)),
+            ("classes", json!(self.classes.iter().map(ToString::to_string).collect::<Vec<_>>())),
+            ("max_class_values", json!(self.max_class_values)),
             ("stall", json!(format_duration(self.stall))),
             ("tokenizers", json!(self.tokenizers.iter().map(ToString::to_string).collect::<Vec<_>>())),
             ("max_models", json!(self.max_models)),

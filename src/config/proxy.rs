@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::measure::dialect::Routes;
+use crate::measure::request_class::RequestClasses;
 use crate::measure::slo::Slos;
 use crate::measure::time::Gap;
 
@@ -44,6 +45,10 @@ pub struct ProxyConfig {
     pub routes: Routes,
     /// SLOs for all requests; none by default.
     pub slos: Arc<Slos>,
+    /// Request attributes that become labels; none by default: each value multiplies the series.
+    pub classes: Arc<RequestClasses>,
+    /// Distinct values of each class in metrics; further ones share one label value. 20: tiers and teams, not users.
+    pub max_class_values: usize,
     /// Gaps from this length on count as stalls. 1 second: a reader notices.
     pub stall: Gap,
     /// Local tokenizers for streams without a token count; none by default, because counting takes a core and keeps the

@@ -119,6 +119,15 @@ pub struct RawSettings {
     #[schemars(extend("type" = ["string", "array", "null"]))]
     pub slos: Vec<String>,
 
+    /// Make a request attribute a label, e.g. tier=header:x-tier or team=body:metadata.team; may be repeated
+    #[arg(long = "class", help_heading = "Measurement", value_name = "NAME=SOURCE")]
+    #[schemars(extend("type" = ["string", "array", "null"]))]
+    pub classes: Vec<String>,
+
+    /// Distinguish at most this many values of each class in metrics; count further ones as _other
+    #[arg(long, help_heading = "Measurement", value_name = "COUNT")]
+    pub max_class_values: Option<u64>,
+
     /// Count a longer gap between two tokens as a stall
     #[arg(long, help_heading = "Measurement", value_name = "TIME")]
     pub stall: Option<String>,

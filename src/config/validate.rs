@@ -20,6 +20,7 @@ use super::proxy::{
 use super::raw_settings::SETTINGS;
 use super::upstream::{ServerAddress, is_host};
 use crate::measure::dialect::{Route, Routes};
+use crate::measure::request_class::{RequestClass, RequestClasses};
 use crate::measure::slo::{Slo, Slos};
 use crate::measure::time::Gap;
 
@@ -60,6 +61,8 @@ impl SettingsReader<'_> {
         }
         let admin_hosts = self.admin_hosts();
         let (headers, routes, slos, tail_keep) = (self.headers(), self.routes(), self.slos(), self.tail_keep());
+        let classes = self.classes(slos.as_deref());
+        let max_class_values = self.number("max_class_values");
         let workers = self.number("workers");
         let limits = self.limits();
         let (drain, stall) = (self.time("drain", defaults::DRAIN_BOUNDS), self.time("stall", defaults::TIMEOUT_BOUNDS));
@@ -84,6 +87,8 @@ impl SettingsReader<'_> {
             drain: drain?,
             routes: routes?,
             slos: slos?,
+            classes: classes?,
+            max_class_values: max_class_values?,
             stall: stall?,
             tokenizers,
             max_models: max_models?,
@@ -196,6 +201,24 @@ impl SettingsReader<'_> {
         let slos: Vec<_> = texts.iter().map(|text| self.parse("slos", text, Slo::from_str)).collect();
         let slos = slos.into_iter().collect::<Option<Vec<_>>>()?;
         Slos::new(slos).map_err(|message| self.add_problem("slos", message)).ok().map(Arc::new)
+    }
+
+    /// An SLO that selects by a class which does not exist would never apply.
+    fn classes(&mut self, slos: Option<&Slos>) -> Option<Arc<RequestClasses>> {
+        let texts = self.texts("classes");
+        let classes: Vec<_> = texts.iter().map(|text| self.parse("classes", text, RequestClass::from_str)).collect();
+        let classes = RequestClasses::new(classes.into_iter().collect::<Option<Vec<_>>>()?);
+        let classes = classes.map_err(|message| self.add_problem("classes", message)).ok()?;
+        for slo in slos.into_iter().flat_map(Slos::iter) {
+            if let Some(name) = slo.class_names().find(|name| !classes.has(name)) {
+                let remedy = "expected model, route or a class; define the class, as in";
+                self.add_problem(
+                    "slos",
+                    format!("`{slo}` selects by `{name}`: {remedy} --class {name}=header:x-{name}"),
+                );
+            }
+        }
+        Some(Arc::new(classes))
     }
 
     fn tokenizers(&mut self) -> Vec<TokenizerFile> {

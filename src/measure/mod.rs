@@ -40,6 +40,7 @@ pub mod json_walker;
 pub mod observer;
 mod outcome;
 pub mod record;
+pub mod request_class;
 pub mod shape;
 pub mod slo;
 mod stream_stats;

@@ -29,6 +29,7 @@ use super::json_scanner::{DocumentState, JsonScanner, Scalar, ScanFields};
 use super::record::{
     CountSource, Ending, Fault, Outcome, Quality, RecordTimes, RequestRecord, StampSource, TokenCount, UnreadReason,
 };
+use super::request_class::RequestClasses;
 use super::shape::{RequestShape, ShapeReader};
 use super::slo::Slos;
 use super::stream_stats::{EventEffect, StreamStats};
@@ -159,6 +160,16 @@ impl StreamObserver {
     /// Sets the SLOs to evaluate, and counts gaps above `stall`.
     pub fn with_slos(mut self: Box<Self>, slos: Arc<Slos>, stall: Gap) -> Box<Self> {
         (self.slos, self.stall) = (slos, stall);
+        self
+    }
+
+    /// Reads the values of these classes from the request body.
+    pub fn with_classes(mut self: Box<Self>, classes: &Arc<RequestClasses>) -> Box<Self> {
+        if let RequestState::Reading(reader) = &mut self.request
+            && classes.reads_body()
+        {
+            reader.set_classes(Arc::clone(classes));
+        }
         self
     }
 

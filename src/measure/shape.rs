@@ -3,12 +3,14 @@
 //! It has sizes, names and numbers that affect the cost of a request, and never its text.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 pub use super::dialect::RequestShape;
 use super::dialect::{AmbiguousPath, Routes, field, health, leads};
 use super::framing::coding::{Decoder, MAX_INPUT_BYTES, decode_slice};
 use super::framing::{Event, Framer, GrpcFramer};
 use super::json_scanner::{JsonScanner, Scalar, ScanFields};
+use super::request_class::RequestClasses;
 use super::unread_reason::UnreadReason;
 use super::work_budget::{WorkBudget, WorkReserve};
 
@@ -46,6 +48,8 @@ pub struct ShapeReader {
     /// Framer of a gRPC request's messages.
     messages: Option<Framer>,
     decoder: Option<Box<Decoder>>,
+    /// Classes whose values may be in the body; `None` without any.
+    classes: Option<Arc<RequestClasses>>,
     budget: WorkBudget,
     /// The rest of the body cannot be read.
     unreadable: bool,
@@ -63,13 +67,18 @@ impl ShapeReader {
         let unread = (decoder.is_none() && !plain_http).then_some(UnreadReason::Coding);
         let unreadable = plain_http || unread.is_some();
         let decoder = decoder.filter(|decoder| !decoder.is_identity()).map(Box::new);
-        let budget = WorkBudget::default();
-        Self { shape, scan: JsonScanner::default(), messages, decoder, budget, unreadable, unread }
+        let (classes, budget) = (None, WorkBudget::default());
+        Self { shape, scan: JsonScanner::default(), messages, decoder, classes, budget, unreadable, unread }
     }
 
     /// Draws from `reserve` beyond what the reads grant.
     pub fn set_reserve(&mut self, reserve: &WorkReserve) {
         self.budget = WorkBudget::with_reserve(reserve);
+    }
+
+    /// Reads the values of these classes from the body.
+    pub fn set_classes(&mut self, classes: Arc<RequestClasses>) {
+        self.classes = Some(classes);
     }
 
     /// Takes one read of the body.
@@ -92,10 +101,11 @@ impl ShapeReader {
         if self.unreadable {
             return (bytes.len(), true);
         }
-        let Self { shape, scan, messages, decoder, budget, .. } = self;
+        let Self { shape, scan, messages, decoder, classes, budget, .. } = self;
+        let classes = classes.as_deref();
         let piece_bytes = messages.as_ref().map_or(MAX_INPUT_BYTES, Framer::piece_bytes);
         let read = decode_slice(decoder.as_deref_mut(), (bytes, piece_bytes), budget, |plain, budget| match messages {
-            None => Ok(scan.push_paid(plain, budget, &mut ShapeFields(shape))?),
+            None => Ok(scan.push_paid(plain, budget, &mut ShapeFields { shape, classes })?),
             Some(messages) => Ok(messages.push(plain, budget, |event, _| message(shape, &event))?),
         });
         read.unwrap_or_else(|unread| {
@@ -127,32 +137,40 @@ impl ShapeReader {
 }
 
 /// Fields of a JSON body.
-struct ShapeFields<'a>(&'a mut RequestShape);
+struct ShapeFields<'a> {
+    shape: &'a mut RequestShape,
+    classes: Option<&'a RequestClasses>,
+}
 
 impl ScanFields for ShapeFields<'_> {
     fn wants(&self, path: &[u8]) -> bool {
-        match (self.0.dialect, self.0.shared) {
+        let by_dialect = match (self.shape.dialect, self.shape.shared) {
             (Some(dialect), _) => field(dialect.request, path).is_some(),
             (None, shared) => shared.is_some_and(|shared| shared.wants(path)),
-        }
+        };
+        by_dialect || self.classes.is_some_and(|classes| classes.wants(path))
     }
 
     fn is_prefix_of_wanted(&self, path: &[u8]) -> bool {
-        match (self.0.dialect, self.0.shared) {
+        let by_dialect = match (self.shape.dialect, self.shape.shared) {
             (Some(dialect), _) => leads(dialect.request, path),
             (None, shared) => shared.is_some_and(|shared| shared.leads(path)),
-        }
+        };
+        by_dialect || self.classes.is_some_and(|classes| classes.leads(path))
     }
 
     fn scalar(&mut self, path: &[u8], _: u32, scalar: Scalar<'_>) {
-        match (self.0.dialect, self.0.shared) {
+        if let Some(classes) = self.classes {
+            classes.note(&mut self.shape.classes, path, scalar);
+        }
+        match (self.shape.dialect, self.shape.shared) {
             (Some(dialect), _) => {
                 if let Some(asked) = field(dialect.request, path) {
-                    asked.note(self.0, scalar);
+                    asked.note(self.shape, scalar);
                 }
             }
-            (None, Some(shared)) => shared.note(self.0, path, scalar),
-            (None, None) => {}
+            (None, Some(shared)) if shared.wants(path) => shared.note(self.shape, path, scalar),
+            (None, _) => {}
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Starts the configured capture.
 
+use crate::capture::key::CaptureKey;
 use crate::capture::recorder::{CaptureError, CaptureRecorder};
 use crate::capture::segments::Retention;
 use crate::capture::settings::{CaptureSettings, SessionField};
@@ -48,6 +49,22 @@ pub fn start(
     };
     let start = if successor { CaptureRecorder::take_over } else { CaptureRecorder::start };
     Ok(Some(start(settings, tokens, clock)?))
+}
+
+/// Returns the key for digests of API keys: the capture's, so that labels and captured rows agree between instances that
+/// share a key file, else a random one.
+///
+/// # Errors
+/// Returns an error if the key is unusable.
+pub fn class_key(config: &config::ProxyConfig) -> Result<CaptureKey, CaptureStartError> {
+    let capture = &config.capture;
+    match &capture.folder {
+        Some(folder) if config.classes.needs_key() => {
+            let load = CaptureKey::load_or_create(folder, capture.key.as_deref());
+            Ok(load.map_err(|error| CaptureError::new(folder, error))?)
+        }
+        _ => Ok(CaptureKey::random()),
+    }
 }
 
 /// Checks that the configured capture could be written, except for its tokenizer. Leaves no files behind.

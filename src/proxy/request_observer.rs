@@ -63,6 +63,11 @@ impl RequestObserver {
         let config = worker.config();
         let mut shape = RequestShape::of(head.method(), head.path(), &config.routes);
         shape.server = Some(worker.upstream().server());
+        let classes = &config.classes;
+        if !classes.is_empty() {
+            let digest = |key: &[u8]| worker.shared().class_key.digest(b"class", key);
+            shape.classes = classes.of_head(|name| head.value(name), digest);
+        }
         let is_traced = shape.probe.is_none() || config.trace_probes;
         let asking = UsageInjection::begin(&config, shape.dialect, head);
         let may_speak = shape.dialect.is_some() || shape.shared.is_some();
@@ -73,6 +78,7 @@ impl RequestObserver {
         });
         let observer = StreamObserver::begin(shape, head.body_coding(), None, arrival.at)
             .with_slos(config.slos.clone(), config.stall)
+            .with_classes(classes)
             .with_reserve(worker.work_reserve());
         let trace = worker.shared().sampler.as_ref().filter(|_| is_traced).map(|sampler| {
             RequestTrace::begin(sampler, head.get(KnownHeader::Traceparent), head.get(KnownHeader::Tracestate))

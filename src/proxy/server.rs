@@ -135,6 +135,7 @@ impl Proxy {
             reporter: plane.reporter(),
             tokenizing: TokenCounter::start(&config.tokenizers, plane.reporter())?,
             capture: capture_hook::start(&config.capture, Clock::Monotonic, inherited.has_predecessor())?.map(Arc::new),
+            class_key: capture_hook::class_key(&config)?,
             sampler: plane.sampler(),
             certificate_check: Notify::new(),
             tick: Notify::new(),
@@ -321,6 +322,7 @@ fn rules(config: &ProxyConfig, convention: Convention) -> RuntimeSettings {
         aggregate: aggregate::AggregateSettings {
             slos: Arc::clone(&config.slos),
             max_models: config.max_models,
+            max_class_values: config.max_class_values,
             provider: config.provider.clone(),
             scheme: if config.tls.is_some() { "https" } else { "http" },
             convention,

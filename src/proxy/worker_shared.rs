@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 
+use crate::capture::key::CaptureKey;
 use crate::capture::recorder::CaptureRecorder;
 use crate::config::ProxyConfig;
 use crate::config::otlp::Sampler;
@@ -24,6 +25,8 @@ pub(super) struct WorkerShared {
     pub(super) tokenizing: Option<TokenCounter>,
     /// Records traffic shapes, if enabled.
     pub(super) capture: Option<Arc<CaptureRecorder>>,
+    /// Makes digests of API keys, for classes.
+    pub(super) class_key: CaptureKey,
     /// Samples traces; `None` with tracing off, when trace headers pass unchanged.
     pub(super) sampler: Option<Sampler>,
     /// Requests a check of the certificates.

@@ -284,6 +284,7 @@ fn verdicts(request: &RequestView, settings: &AccumulatorSettings) -> Vec<Option
     let judged = SloInput {
         route: Some(route),
         model: request.model.as_deref().unwrap_or(""),
+        classes: &request.classes,
         outcome: request.outcome.unwrap_or(Outcome::Failed),
         // The row records the requested mode. A response that arrived in one piece has no observed token time.
         streamed: request.streamed && (request.first.is_some() || definitions != Definitions::Streamgauge),

@@ -8,7 +8,8 @@ use crate::measure::glob::glob;
 use crate::measure::record::Outcome;
 
 const EXPECTED: &str = "expected KEY, = or !=, and a text with `*` for anything, or a number key with =, !=, <=, <, >= or >; \
-                        keys: model, server, dialect, outcome, session, status, isl, osl, cached, turn, in_flight";
+                        keys: model, server, dialect, outcome, session, class.NAME, status, isl, osl, cached, turn, \
+                        in_flight";
 
 /// Requirements that a request must all meet.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -27,7 +28,7 @@ enum FilterValue {
     Number(u64),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum FilterKey {
     Model,
     Server,
@@ -40,6 +41,8 @@ enum FilterKey {
     Cached,
     Turn,
     InFlight,
+    /// The value of a class of this name.
+    Class(String),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +69,9 @@ const KEYS: [(&str, FilterKey); 11] = [
     ("in_flight", FilterKey::InFlight),
 ];
 
+/// Begins the key of a class, as in `class.tier=gold`.
+const CLASS_PREFIX: &str = "class.";
+
 /// Longer signs first: `<=` begins with `<`.
 const SIGNS: [(&str, Sign); 6] = [
     ("!=", Sign::Unequal),
@@ -77,22 +83,29 @@ const SIGNS: [(&str, Sign); 6] = [
 ];
 
 impl FilterKey {
-    const fn is_text(self) -> bool {
-        matches!(self, Self::Model | Self::Server | Self::Dialect | Self::Outcome | Self::Session)
+    fn parse(name: &str) -> Option<Self> {
+        let class = || name.strip_prefix(CLASS_PREFIX).filter(|name| !name.is_empty());
+        let known = KEYS.into_iter().find(|(known, _)| *known == name).map(|(_, key)| key);
+        known.or_else(|| Some(Self::Class(class()?.to_owned())))
     }
 
-    fn text(self, request: &RequestView) -> Option<&str> {
+    const fn is_text(&self) -> bool {
+        matches!(self, Self::Model | Self::Server | Self::Dialect | Self::Outcome | Self::Session | Self::Class(_))
+    }
+
+    fn text<'a>(&self, request: &'a RequestView) -> Option<&'a str> {
         match self {
             Self::Model => request.model.as_deref(),
             Self::Server => request.upstream.as_deref(),
             Self::Dialect => request.dialect.as_deref(),
             Self::Outcome => request.outcome.map(Outcome::name),
             Self::Session => request.session.as_ref().map(|(session, _)| session.as_str()),
+            Self::Class(name) => request.classes.get(name).map(|value| &**value),
             _ => None,
         }
     }
 
-    fn number(self, request: &RequestView) -> Option<u64> {
+    fn number(&self, request: &RequestView) -> Option<u64> {
         match self {
             Self::Status => request.status.map(u64::from),
             Self::Isl => request.input,
@@ -146,7 +159,7 @@ impl FromStr for RequestFilter {
             let wrong = || format!("{EXPECTED}, not `{}`", word.chars().take(60).collect::<String>().escape_debug());
             let at = word.find(['=', '!', '<', '>']).ok_or_else(wrong)?;
             let (name, rest) = word.split_at(at);
-            let (_, key) = KEYS.into_iter().find(|(known, _)| *known == name).ok_or_else(wrong)?;
+            let key = FilterKey::parse(name).ok_or_else(wrong)?;
             let found = SIGNS.iter().find_map(|(sign, meaning)| Some((*meaning, rest.strip_prefix(sign)?)));
             let (sign, value) = found.filter(|(_, value)| !value.is_empty()).ok_or_else(wrong)?;
             let value = if key.is_text() {
@@ -166,9 +179,12 @@ impl FromStr for RequestFilter {
 impl fmt::Display for RequestFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, Requirement { key, sign, value }) in self.0.iter().enumerate() {
-            let name = KEYS.iter().find(|(_, of)| of == key).map_or("", |(name, _)| name);
+            let (prefix, name) = match key {
+                FilterKey::Class(name) => (CLASS_PREFIX, &**name),
+                key => ("", KEYS.iter().find(|(_, of)| of == key).map_or("", |(name, _)| name)),
+            };
             let sign = SIGNS.iter().find(|(_, of)| of == sign).map_or("", |(sign, _)| sign);
-            f.write_str(if number > 0 { " " } else { "" })?;
+            write!(f, "{}{prefix}", if number > 0 { " " } else { "" })?;
             match value {
                 FilterValue::Pattern(pattern) => write!(f, "{name}{sign}{pattern}")?,
                 FilterValue::Number(limit) => write!(f, "{name}{sign}{limit}")?,
@@ -191,6 +207,7 @@ mod tests {
             status: Some(200),
             session: Some("ab".to_owned()),
             turn: Some(2),
+            class: serde_json::from_str(r#"{"tier":"gold"}"#).unwrap(),
             ..TraceEntry::default()
         };
         RequestView::with_events(row, Vec::new(), 0, None)
@@ -209,6 +226,10 @@ mod tests {
             ("isl<=1000 turn=2 status=200", true),
             ("status!=200", false),
             ("session=ab", true),
+            ("class.tier=g*", true),
+            ("class.tier!=gold", false),
+            ("class.team=red", false),
+            ("class.team!=red", true),
         ] {
             assert_eq!(accepts(text, &known), expected, "{text}");
         }
@@ -219,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_filter_is_displayed_as_it_was_written_and_a_wrong_word_is_named() {
-        for text in ["model=llama-* isl>=1000 status!=200", "osl<5 turn>0"] {
+        for text in ["model=llama-* isl>=1000 status!=200", "osl<5 turn>0", "class.tier=gold class.team!=red"] {
             assert_eq!(text.parse::<RequestFilter>().unwrap().to_string(), text);
         }
         for wrong in ["x=1", "model<a", "isl=", "isl=a", "isl", "=3"] {

@@ -24,11 +24,13 @@ pub enum GroupBy {
     Hour,
     /// Position in the session; from the fourth turn on, powers of two.
     Turn,
+    /// The values of all classes, as in `team=red tier=gold`.
+    Class,
 }
 
 impl GroupBy {
     /// All keys.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Model,
         Self::Status,
         Self::Outcome,
@@ -38,6 +40,7 @@ impl GroupBy {
         Self::OslBucket,
         Self::Hour,
         Self::Turn,
+        Self::Class,
     ];
 
     /// Returns the key's name on the command line.
@@ -52,6 +55,7 @@ impl GroupBy {
             Self::OslBucket => "osl-bucket",
             Self::Hour => "hour",
             Self::Turn => "turn",
+            Self::Class => "class",
         }
     }
 
@@ -67,6 +71,7 @@ impl GroupBy {
             Self::OslBucket => request.tokens.map(|count| bucket(count.tokens)),
             Self::Hour => zero_unix_ns.map(|zero| hour(zero.saturating_add(request.started().as_nanos()))),
             Self::Turn => request.session.as_ref().map(|(_, turn)| turn_bucket(*turn)),
+            Self::Class => (!request.classes.is_empty()).then(|| request.classes.to_string()),
         };
         text.unwrap_or_else(|| "-".to_owned())
     }
@@ -96,6 +101,17 @@ fn turn_bucket(turn: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace_file::row::TraceEntry;
+
+    #[test]
+    fn a_group_of_classes_has_the_values_of_all_of_them() {
+        let class = |json: &str| {
+            let row = TraceEntry { class: serde_json::from_str(json).unwrap(), ..TraceEntry::default() };
+            GroupBy::Class.of(&RequestView::with_events(row, Vec::new(), 0, None), None)
+        };
+        assert_eq!(class(r#"{"tier":"gold","team":"red"}"#), "team=red tier=gold");
+        assert_eq!(class("{}"), "-");
+    }
 
     #[test]
     fn buckets_are_powers_of_two_and_hours_are_of_utc() {

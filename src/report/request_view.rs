@@ -2,6 +2,7 @@
 
 use crate::measure::dialect;
 use crate::measure::record::{CountSource, Outcome, TokenCount};
+use crate::measure::request_class::ClassValues;
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
 use crate::trace_file::blocks::{block_tokens, chained_ids};
@@ -72,6 +73,8 @@ pub struct RequestView {
     pub dialect: Option<String>,
     /// URL of the server.
     pub upstream: Option<String>,
+    /// Values of the configured classes.
+    pub classes: ClassValues,
     /// Other requests in flight when this one was sent.
     pub in_flight: Option<u32>,
 }
@@ -130,6 +133,7 @@ impl RequestView {
             model: row.model,
             dialect: row.dialect,
             upstream: row.upstream,
+            classes: row.class,
             in_flight: row.in_flight,
         }
     }

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 
 use super::Trace;
+use crate::measure::request_class::ClassValues;
 use crate::trace_file::row::{BlockScheme, BlockUnit, LastBlock, TraceEntry};
 
 /// Maximum models with a name of their own.
@@ -39,6 +40,7 @@ pub fn anonymize(trace: Trace, rounding: AnonymizeRounding) -> Trace {
         entry.session = entry.session.map(|session| format!("{:016x}", sessions.hash_one(session)));
         entry.model = entry.model.map(|model| pseudonym(&mut models, model));
         entry.upstream = None;
+        entry.class = ClassValues::default();
         entry.transfer = None;
         round_entry(&mut entry, rounding, blocks.as_ref());
         Ok(entry)

@@ -86,6 +86,7 @@ fields! {
     BYTES_RECEIVED "transfer.received" |entry| entry.transfer.as_ref().is_some_and(|of| of.received.is_some());
     READS "transfer.reads" |entry| entry.transfer.as_ref().is_some_and(|of| of.reads.is_some());
     UPSTREAM "upstream" |entry| entry.upstream.is_some();
+    CLASS "class" |entry| !entry.class.is_empty();
 }
 
 impl EntryFields {

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::measure::record::{CountSource, Ending, FinishReason, Outcome};
+use crate::measure::request_class::ClassValues;
 
 /// The version that is written. All older versions are readable.
 pub const VERSION: u32 = 1;
@@ -257,6 +258,10 @@ pub struct TraceEntry {
     /// Host and port of the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upstream: Option<String>,
+    /// Values of the configured classes, by name.
+    #[serde(skip_serializing_if = "ClassValues::is_empty")]
+    #[schemars(with = "std::collections::BTreeMap<String, String>")]
+    pub class: ClassValues,
 }
 
 impl TraceEntry {

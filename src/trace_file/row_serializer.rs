@@ -4,6 +4,7 @@ use serde_json::Error;
 
 use super::row::{PartKind, PromptPart, PromptShape, RequestParams, RequestTargets, Timing, TraceEntry, TransferStats};
 use crate::measure::record::{CountSource, Ending, FinishReason, Outcome};
+use crate::measure::request_class::ClassValues;
 
 /// Appends the JSON of `row` to `line`.
 ///
@@ -50,6 +51,7 @@ objects! {
     TraceEntry {
         at, planned, route, dialect, model, stream, params, prompt, session, turn, think, status, ending, outcome, finish,
         output_tokens, output_source, reasoning_tokens, timing, abort_tokens, in_flight, wanted, transfer, upstream,
+        class,
     }
     RequestParams { max_tokens, min_tokens, n, temperature, ignore_eos, logprobs, tools, structured }
     PromptShape { bytes, tokens, source, cached, blocks, parts }
@@ -133,6 +135,16 @@ impl WriteJson for bool {
     fn write(&self, line: &mut Vec<u8>) -> Result<(), Error> {
         line.extend_from_slice(if *self { b"true" } else { b"false" });
         Ok(())
+    }
+}
+
+impl WriteJson for ClassValues {
+    fn is_absent(&self) -> bool {
+        self.is_empty()
+    }
+
+    fn write(&self, line: &mut Vec<u8>) -> Result<(), Error> {
+        serde_json::to_writer(line, self)
     }
 }
 
@@ -293,6 +305,7 @@ mod tests {
                     reads: short,
                 })),
                 upstream: letters,
+                class: serde_json::from_str(r#"{"tier":"gold"}"#).unwrap(),
             };
             same(&entry);
         }

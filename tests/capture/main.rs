@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod classes;
 mod disk;
 mod probes;
 mod prompts;

@@ -132,7 +132,7 @@ fn check_prints_what_is_in_force_and_where_it_comes_from() {
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318");
     command.env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=s3cret").env("OTEL_TRACES_EXPORTER", "none");
     let stdout = "\
-# Streamgauge 0.1.0, configuration 8a1d8ac36e931735
+# Streamgauge 0.1.0, configuration d597d4127b88b9ed
 listen: 127.0.0.1:8080  # default
 admin: 127.0.0.1:9464  # default
 admin_hosts: none  # default
@@ -159,6 +159,8 @@ routes: []  # default
 slos:  # file gauge.yaml:3
   - \"chat: ttft<=500ms\"
   - \"all: e2e<=1m\"
+classes: []  # default
+max_class_values: 20  # default
 stall: 750ms  # env STREAMGAUGE_STALL
 tokenizers: []  # default
 max_models: 64  # default

@@ -64,7 +64,7 @@ const UPSTREAM: (&str, &str) = ("STREAMGAUGE_UPSTREAM", "http://127.0.0.1:8000")
 
 /// For every setting three values that differ from its default, in their effective form. `upstream` is https
 /// throughout, because certificates need it; `PEM` stands for a file that exists.
-const SAMPLES: [(&str, [&str; 3]); 44] = [
+const SAMPLES: [(&str, [&str; 3]); 46] = [
     ("listen", ["0.0.0.0:1", "0.0.0.0:2", "[::1]:3"]),
     ("admin", ["0.0.0.0:4", "0.0.0.0:5", "0.0.0.0:6"]),
     ("admin_hosts", ["gauge", "a.example,*.svc", "*"]),
@@ -89,6 +89,8 @@ const SAMPLES: [(&str, [&str; 3]); 44] = [
     ("drain", ["0", "1ms", "24h"]),
     ("routes", ["/a=openai.chat", "/b/*=tgi.stream", "*/c=gemini"]),
     ("slos", ["a: ttft<=1s", "b: e2e<=2s", "c: tpot<=3s"]),
+    ("classes", ["tier=header:x-tier", "team=baggage:team", "tenant=key:sha"]),
+    ("max_class_values", ["1", "2", "1000"]),
     ("stall", ["1ms", "2s", "3s"]),
     ("tokenizers", ["a=x.json", "b-*=y.json", "*=/z/tokenizer.json"]),
     ("max_models", ["1", "2", "1000"]),
@@ -145,7 +147,13 @@ fn every_setting_is_a_flag_over_a_variable_over_a_key_over_a_default() {
         let yaml = format!("{}{key}: {}\n", beside(key).replace("PEM", &pem), Value::from(&*in_file));
         std::fs::write(folder.file("gauge.yaml"), yaml).unwrap();
         let variable = format!("STREAMGAUGE_{}", key.to_uppercase());
-        let one = if matches!(key, "slos" | "routes" | "tokenizers") { key.trim_end_matches('s') } else { key };
+        let one = if matches!(key, "slos" | "routes" | "tokenizers") {
+            key.trim_end_matches('s')
+        } else if key == "classes" {
+            "class"
+        } else {
+            key
+        };
         let flag = format!("--{one}").replace('_', "-");
         let assignment = format!("{flag}={on_line}");
         let (variables, flags) = ([(&*variable, &*in_environment)], [&*assignment]);
@@ -197,6 +205,8 @@ fn the_defaults_are_those_that_are_documented() {
         drain: seconds(600),
         routes: Routes::default(),
         slos: std::sync::Arc::default(),
+        classes: std::sync::Arc::default(),
+        max_class_values: 20,
         stall: seconds(1),
         tokenizers: Vec::new(),
         max_models: 64,
@@ -372,6 +382,8 @@ fn what_cannot_be_believed_is_named_with_its_place_and_the_remedy() {
             "expected MODEL=FILE, as in llama-*=/models/llama/tokenizer.json, found `tokenizer.json`".to_owned(),
         ),
         ("max_models", "1001", "expected a whole number from 1 to 1000, found `1001`".to_owned()),
+        ("classes", "tier=cookie:x", "expected header:NAME, body:FIELD (as in body:metadata.tier), baggage:MEMBER or key:sha, the digest of the API key".to_owned()),
+        ("slos", "a[tier=gold]: ttft<=1s", "`a[tier=gold]: ttft<=1s` selects by `tier`: expected model, route or a class; define the class, as in --class tier=header:x-tier".to_owned()),
         (
             "provider",
             "my provider",
@@ -691,7 +703,7 @@ fn the_default_block_length_depends_on_its_unit() {
 #[test]
 fn the_digest_names_the_values_and_not_how_they_were_typed() {
     let digest = |flags: &[&str]| load("upstream: http://a", flags, &[]).unwrap().config.digest();
-    assert_eq!(digest(&["--workers=2"]), "0cb84a8a29c69862");
+    assert_eq!(digest(&["--workers=2"]), "3eef565b48939592");
     assert_eq!(digest(&["--workers=2", "--stall=1000ms"]), digest(&["--workers=2"]));
     assert_ne!(digest(&["--workers=2", "--stall=1001ms"]), digest(&["--workers=2"]));
 }

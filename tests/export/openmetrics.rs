@@ -117,7 +117,7 @@ fn snapshot(convention: Convention) -> Snapshot {
     let mut read = |id: Id, values: &[LabelValue], data: PointValue| {
         let names = id.instrument().attributes.iter();
         let labels: Arc<[Label]> =
-            names.zip(values).map(|(name, value)| Label { name, value: value.clone() }).collect();
+            names.zip(values).map(|(name, value)| Label { name: (*name).into(), value: value.clone() }).collect();
         let points = vec![DataPoint { labels, created: 1_763_000_000_000_000_000, data }];
         snapshot.families.push(FamilySnapshot { id, points });
     };

@@ -235,8 +235,9 @@ fn the_settings_are_those_of_the_schema() {
     let schema: Value = serde_json::from_str(&shown("streamgauge config schema", &root())).unwrap();
     let proxy = flags(&help("proxy"));
     let row = |(key, property): (&String, &Value)| {
-        let flag = [key.replace('_', "-"), key.trim_end_matches('s').to_owned()].map(|name| format!("--{name}"));
-        let flag = flag.iter().find(|flag| proxy.contains(*flag)).unwrap();
+        let singular = [key.trim_end_matches('s'), key.trim_end_matches("es")].map(str::to_owned);
+        let mut flag = [key.replace('_', "-")].into_iter().chain(singular).map(|name| format!("--{name}"));
+        let flag = flag.find(|flag| proxy.contains(flag)).unwrap();
         let default = match &property["default"] {
             Value::Null => String::new(),
             Value::String(text) => format!("`{text}`"),

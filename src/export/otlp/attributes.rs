@@ -13,7 +13,7 @@ pub(super) fn labels(labels: &[Label]) -> Vec<KeyValue> {
         LabelValue::Int(number) => any_value::Value::IntValue(*number),
         LabelValue::Bool(truth) => any_value::Value::BoolValue(*truth),
     };
-    labels.iter().map(|label| attribute(label.name, value(&label.value))).collect()
+    labels.iter().map(|label| attribute(&label.name, value(&label.value))).collect()
 }
 
 pub(super) fn attribute(key: &str, value: any_value::Value) -> KeyValue {

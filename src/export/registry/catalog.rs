@@ -325,6 +325,7 @@ impl Id {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::request_class::RequestClass;
 
     #[test]
     fn rows_stand_where_their_names_say_and_fit_a_key() {
@@ -336,6 +337,16 @@ mod tests {
             if let InstrumentKind::Histogram(BucketSpec { bounds, unit, .. }) = row.kind {
                 assert!(bounds.is_sorted() && !bounds.is_empty());
                 assert_eq!(row.unit, if unit == Unit::Seconds { "s" } else { "{token}" });
+            }
+        }
+    }
+
+    #[test]
+    fn no_class_has_the_name_of_another_label() {
+        for row in TABLE.iter().filter(|row| row.attributes.contains(&MODEL)) {
+            for name in row.attributes {
+                let name: String = name.chars().map(|c| if c == '.' { '_' } else { c }).collect();
+                assert!(format!("{name}=header:x").parse::<RequestClass>().is_err(), "{name}");
             }
         }
     }

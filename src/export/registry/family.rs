@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::catalog::{Convention, Id, attribute};
+use super::classes::{AdmittedClasses, ClassSet};
 use super::interner::{Interner, Label, LabelKey, LabelValue, Symbol};
 use super::snapshot::{self, BucketExemplar, DataPoint, PointValue, TimePoint};
 use crate::export::trace_context::RequestTrace;
@@ -20,6 +21,8 @@ pub(in crate::export) struct SeriesFamily {
     id: Id,
     /// `false` if the instrument is not exported.
     enabled: bool,
+    /// `true` if classes divide the instrument's series: those with a model.
+    by_class: bool,
     layout: Option<Arc<Layout>>,
     index: BTreeMap<LabelKey, u16>,
     cells: Vec<SeriesCell>,
@@ -75,6 +78,7 @@ impl SeriesFamily {
         Self {
             id,
             enabled: instrument.is_in(convention),
+            by_class: instrument.attributes.contains(&attribute::MODEL),
             layout: instrument.layout(slos).map(Arc::new),
             index: BTreeMap::new(),
             cells: Vec::new(),
@@ -100,12 +104,19 @@ impl SeriesFamily {
 
     /// Returns the index of a key's series. It stays valid until
     /// [`reset_if_layout_changed`](Self::reset_if_layout_changed) is called.
-    pub(in crate::export) fn index_of(&mut self, syms: &[Symbol], symbols: &Interner, moment: TimePoint) -> u16 {
+    pub(in crate::export) fn index_of(
+        &mut self,
+        (syms, set): (&[Symbol], ClassSet),
+        symbols: &Interner,
+        classes: &AdmittedClasses,
+        moment: TimePoint,
+    ) -> u16 {
         let mut key = LabelKey::default();
-        key.iter_mut().zip(syms).for_each(|(slot, sym)| *slot = *sym);
+        key.0.iter_mut().zip(syms).for_each(|(slot, sym)| *slot = *sym);
+        key.1 = if self.by_class { set } else { ClassSet::default() };
         match self.index.get(&key) {
             Some(place) => *place,
-            None => self.insert(key, symbols, moment),
+            None => self.insert(key, symbols, classes.labels(key.1), moment),
         }
     }
 
@@ -124,14 +135,15 @@ impl SeriesFamily {
         }
     }
 
-    fn insert(&mut self, key: LabelKey, symbols: &Interner, moment: TimePoint) -> u16 {
+    fn insert(&mut self, key: LabelKey, symbols: &Interner, classes: &[Label], moment: TimePoint) -> u16 {
         let place = self.cells.len() as u16;
         let labels = if place < MAX_SERIES {
             let names = self.id.instrument().attributes.iter();
-            let values = key.iter().map(|sym| symbols.value(*sym).cloned());
-            names.zip(values).filter_map(|(name, value)| Some(Label { name, value: value? })).collect()
+            let values = key.0.iter().map(|sym| symbols.value(*sym).cloned());
+            let own = names.zip(values).filter_map(|(name, value)| Some(Label { name: (*name).into(), value: value? }));
+            own.chain(classes.iter().cloned()).collect()
         } else if place == MAX_SERIES {
-            Arc::from([Label { name: attribute::OVERFLOW, value: LabelValue::Bool(true) }])
+            Arc::from([Label { name: attribute::OVERFLOW.into(), value: LabelValue::Bool(true) }])
         } else {
             return MAX_SERIES;
         };
@@ -174,7 +186,7 @@ mod tests {
     const AT: TimePoint = TimePoint { stamp: Stamp::from_nanos(0), unix: 7 };
 
     fn add(series: &mut SeriesFamily, key: &[Symbol], more: u64, symbols: &Interner) {
-        let place = series.index_of(key, symbols, AT);
+        let place = series.index_of((key, ClassSet::default()), symbols, &AdmittedClasses::new(1), AT);
         series.add(place, more);
     }
 
@@ -203,7 +215,7 @@ mod tests {
         let (done, token) = (symbols.text("done"), symbols.bool_value(true));
         add(&mut series, &[Symbol::default(), done, token], 1, &symbols);
         let point = &series.snapshot().unwrap().points[0];
-        let labels: Vec<_> = point.labels.iter().map(|label| label.name).collect();
+        let labels: Vec<_> = point.labels.iter().map(|label| &*label.name).collect();
         assert_eq!((labels, point.created), (vec!["reason", "first_token"], 7));
     }
 }

@@ -1,8 +1,11 @@
 //! Attribute values of series, and the integers that represent them while counting.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use ahash::AHashMap;
+
+use super::classes::ClassSet;
 
 /// Value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -25,7 +28,7 @@ impl From<&str> for LabelValue {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Label {
     /// OpenTelemetry name.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Value.
     pub value: LabelValue,
 }
@@ -37,8 +40,8 @@ pub(in crate::export) struct Symbol(u32);
 /// Maximum number of attributes of an instrument.
 pub(in crate::export) const MAX_ATTRIBUTES: usize = 6;
 
-/// Key of a series: one symbol per attribute of its instrument.
-pub(in crate::export) type LabelKey = [Symbol; MAX_ATTRIBUTES];
+/// Key of a series: one symbol per attribute of its instrument, and the request's classes.
+pub(in crate::export) type LabelKey = ([Symbol; MAX_ATTRIBUTES], ClassSet);
 
 /// All attribute values in use. It only grows, so callers must limit values that outsiders can choose
 /// ([`AdmittedModels`](super::models::AdmittedModels)).

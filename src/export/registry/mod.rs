@@ -3,6 +3,7 @@
 pub mod aggregate;
 mod capture_metrics;
 pub mod catalog;
+mod classes;
 pub mod drops;
 pub mod error_type;
 pub(super) mod family;

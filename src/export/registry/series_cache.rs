@@ -1,6 +1,6 @@
 //! Caches the series of similar requests.
 //!
-//! Nearly all successful requests are of a few kinds with equal model, route and status. Their series are looked up
+//! Nearly all successful requests are of a few kinds with equal model, route, status and classes. Their series are looked up
 //! once per kind instead of label by label for a dozen instruments. Failures have a cause among their labels; they
 //! should be rare and are not cached.
 
@@ -9,6 +9,7 @@ use std::sync::Arc;
 use ahash::AHashMap;
 
 use super::catalog::Id;
+use super::classes::ClassSet;
 use super::interner::Symbol;
 use crate::measure::record::{Outcome, RequestRecord};
 use crate::measure::shape::RequestShape;
@@ -37,15 +38,17 @@ struct CacheEntry {
     /// Shape of one request of this kind.
     shape: Arc<RequestShape>,
     status: Option<u16>,
+    classes: ClassSet,
     gen_ai: GenAiLabels,
     /// Known series indexes by instrument.
     series_indexes: Box<[[Option<u16>; MAX_SERIES_PER_INSTRUMENT]]>,
 }
 
 impl CacheEntry {
-    fn matches(&self, record: &RequestRecord) -> bool {
+    fn matches(&self, record: &RequestRecord, classes: ClassSet) -> bool {
         let (one, other) = (&*self.shape, &*record.shape);
         self.status == record.status
+            && self.classes == classes
             && one.dialect == other.dialect
             && one.probe == other.probe
             && one.method == other.method
@@ -58,19 +61,19 @@ impl SeriesCache {
     pub(in crate::export) fn lookup(
         &mut self,
         record: &RequestRecord,
-        model: Symbol,
+        (model, classes): (Symbol, ClassSet),
         gen_ai: impl FnOnce() -> GenAiLabels,
     ) -> (Option<CacheSlot>, GenAiLabels) {
         if record.outcome != Outcome::Success {
             return (None, gen_ai());
         }
         let of_model = self.by_model.get(&model).into_iter().flatten();
-        let known = of_model.copied().find(|kind| self.entries[*kind].matches(record));
-        let kind = known.unwrap_or_else(|| self.add(record, model, gen_ai()));
+        let known = of_model.copied().find(|kind| self.entries[*kind].matches(record, classes));
+        let kind = known.unwrap_or_else(|| self.add(record, (model, classes), gen_ai()));
         (Some(CacheSlot(kind)), self.entries[kind].gen_ai)
     }
 
-    fn add(&mut self, record: &RequestRecord, model: Symbol, gen_ai: GenAiLabels) -> usize {
+    fn add(&mut self, record: &RequestRecord, (model, classes): (Symbol, ClassSet), gen_ai: GenAiLabels) -> usize {
         if self.entries.len() == MAX_KINDS {
             *self = Self::default();
         }
@@ -78,6 +81,7 @@ impl SeriesCache {
         self.entries.push(CacheEntry {
             shape: Arc::clone(&record.shape),
             status: record.status,
+            classes,
             gen_ai,
             series_indexes: places,
         });

@@ -101,7 +101,7 @@ impl Snapshot {
         data: PointValue,
     ) {
         let names = id.instrument().attributes.iter();
-        let labels = names.zip(values).map(|(name, value)| Label { name, value }).collect();
+        let labels = names.zip(values).map(|(name, value)| Label { name: (*name).into(), value }).collect();
         let at = self.families.partition_point(|family| (family.id as usize) < id as usize);
         if self.families.get(at).is_none_or(|family| family.id != id) {
             self.families.insert(at, FamilySnapshot { id, points: Vec::new() });

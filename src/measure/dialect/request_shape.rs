@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::{AmbiguousPath, Dialect};
+use crate::measure::request_class::ClassValues;
 
 /// The shape of one request.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,6 +43,8 @@ pub struct RequestShape {
     pub echo: bool,
     /// Configured host and port of the server.
     pub server: Option<(Arc<str>, u16)>,
+    /// Values of the configured classes.
+    pub classes: ClassValues,
 }
 
 impl RequestShape {

@@ -1,10 +1,10 @@
 //! Service level objectives: the definition of a good request, and its verdicts.
 //!
 //! ```text
-//! interactive[model=llama-*]: ttft<=500ms itl.p99<=50ms e2e<=30s
+//! interactive[model=llama-*,tier=gold]: ttft<=500ms itl.p99<=50ms e2e<=30s
 //! ```
 //!
-//! A name, an optional filter on models and routes, and objectives that must all hold. *Goodput* counts the requests
+//! A name, an optional filter on models, routes and classes, and objectives that must all hold. *Goodput* counts the requests
 //! (and their tokens) that meet every objective. Failed and cancelled requests miss; `exclude=cancelled` or
 //! `exclude=failed` removes them from the count instead. A reply that cannot have a value is excluded too, such as
 //! the TTFT of a reply without streaming or tokens. A stream of one token has no inter-token latency and meets any
@@ -18,6 +18,7 @@ use std::fmt;
 
 use super::glob::glob;
 use super::outcome::Outcome;
+use super::request_class::ClassValues;
 use super::time::Gap;
 pub use parse::SloError;
 
@@ -70,6 +71,8 @@ pub struct SloInput<'a> {
     pub route: Option<&'a str>,
     /// Requested model.
     pub model: &'a str,
+    /// Class values of the request.
+    pub classes: &'a ClassValues,
     /// Outcome of the request.
     pub outcome: Outcome,
     /// Whether the response was a stream of events.
@@ -96,6 +99,8 @@ pub struct Slo {
     name: String,
     model: Option<String>,
     route: Option<String>,
+    /// Names of classes, and the patterns that their values match.
+    classes: Vec<(String, String)>,
     objectives: Vec<Objective>,
     exclude_cancelled: bool,
     exclude_failed: bool,
@@ -157,6 +162,11 @@ impl Slo {
         &self.name
     }
 
+    /// Names of the classes that the SLO selects by.
+    pub fn class_names(&self) -> impl Iterator<Item = &str> {
+        self.classes.iter().map(|(name, _)| &**name)
+    }
+
     /// Limits of the objectives whose metric satisfies `of`.
     pub fn limits(&self, of: impl Fn(Metric) -> bool) -> impl Iterator<Item = Gap> {
         self.objectives.iter().filter(move |o| of(o.metric)).map(|o| o.limit)
@@ -164,7 +174,11 @@ impl Slo {
 
     fn is_for(&self, judged: &SloInput<'_>) -> bool {
         let fits = |pattern: &Option<String>, text: &str| pattern.as_deref().is_none_or(|p| glob(p, text));
-        judged.route.is_some_and(|route| fits(&self.route, route)) && fits(&self.model, judged.model)
+        let fits_class =
+            |(name, pattern): &(String, String)| judged.classes.get(name).is_some_and(|v| glob(pattern, v));
+        judged.route.is_some_and(|route| fits(&self.route, route))
+            && fits(&self.model, judged.model)
+            && self.classes.iter().all(fits_class)
     }
 
     fn verdict(&self, judged: &SloInput<'_>, gap_limits: &[Gap]) -> Verdict {
@@ -223,8 +237,11 @@ mod tests {
     #[test]
     fn an_slo_reads_as_it_is_written() {
         let slo: Slo =
-            "fast[model=llama-*,route=/v1/*]: ttft<=500ms itl.p99.9<=50ms itl<=20ms exclude=cancelled".parse().unwrap();
+            "fast[model=llama-*,route=/v1/*,tier=gold]: ttft<=500ms itl.p99.9<=50ms itl<=20ms exclude=cancelled"
+                .parse()
+                .unwrap();
         assert_eq!((slo.name(), slo.model.as_deref(), slo.route.as_deref()), ("fast", Some("llama-*"), Some("/v1/*")));
+        assert_eq!(slo.classes, [("tier".to_owned(), "gold".to_owned())]);
         let objectives: Vec<_> = slo.objectives.iter().map(|o| (o.metric, o.limit.to_string())).collect();
         let expected = [(Metric::Ttft, "500ms"), (Metric::Itl(999), "50.0ms"), (Metric::Tpot, "20.0ms")];
         assert_eq!(objectives, expected.map(|(metric, limit)| (metric, limit.to_owned())));

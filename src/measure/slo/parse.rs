@@ -63,6 +63,7 @@ impl<'a> Parser<'a> {
             name: name.to_owned(),
             model: None,
             route: None,
+            classes: Vec::new(),
             objectives: Vec::new(),
             exclude_cancelled: false,
             exclude_failed: false,
@@ -70,11 +71,10 @@ impl<'a> Parser<'a> {
         if self.take("[") {
             loop {
                 let begin = self.at;
-                let slot = match self.word(|c| c.is_ascii_lowercase()) {
-                    "model" => &mut slo.model,
-                    "route" => &mut slo.route,
-                    _ => return self.fail("expected `model=` or `route=`"),
-                };
+                let key = self.word(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+                if key.is_empty() {
+                    return self.fail("expected `model=`, `route=`, or the name of a class and `=`");
+                }
                 if !self.take("=") {
                     return self.fail("expected `=`");
                 }
@@ -82,7 +82,11 @@ impl<'a> Parser<'a> {
                 if value.is_empty() {
                     return self.fail("expected a name, in which `*` stands for anything");
                 }
-                *slot = Some(value.to_owned());
+                match key {
+                    "model" => slo.model = Some(value.to_owned()),
+                    "route" => slo.route = Some(value.to_owned()),
+                    class => slo.classes.push((class.to_owned(), value.to_owned())),
+                }
                 let of_none = |route: &String| !dialect::TABLE.iter().any(|dialect| glob(route, dialect.route));
                 if slo.route.as_ref().is_some_and(of_none) {
                     // Such an SLO would never apply to any request.
@@ -201,7 +205,7 @@ mod tests {
         assert_eq!(error("x: speed<=5s").column, 3);
         assert_eq!(error("x: itl.p0<=5s").column, 3);
         assert_eq!(error("é: ttft<=5s").column, 0);
-        assert_eq!(error("x[port=1]: ttft<=5s").column, 6);
+        assert_eq!(error("x[=1]: ttft<=5s").column, 2);
         assert_eq!(error("x[model=]: ttft<=5s").column, 8);
         assert_eq!(error("x[model=a,route=/openai/*]: ttft<=5s").column, 10);
         assert_eq!(error("x:").column, 2);

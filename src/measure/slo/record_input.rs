@@ -15,6 +15,7 @@ impl<'a> SloInput<'a> {
         Self {
             route: record.shape.dialect.map(|_| record.shape.route()),
             model: record.shape.model.as_deref().unwrap_or(""),
+            classes: &record.shape.classes,
             outcome: record.outcome,
             streamed: record.streamed && record.times.first_token.is_some(),
             ttft: record.ttft(),

@@ -108,6 +108,7 @@ const COLUMNS: &[(&str, ParquetColumn)] = &[
     ("wanted_abort_tokens", Integer(|row| row.wanted.abort_tokens)),
     ("wanted_abort_after", Integer(|row| row.wanted.abort_after)),
     ("upstream", Text(|row| row.upstream.clone())),
+    ("class", Text(|row| (!row.class.is_empty()).then(|| json(&row.class)))),
 ];
 
 /// Serialized name of an enum variant.

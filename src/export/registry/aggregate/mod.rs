@@ -29,6 +29,7 @@ use ahash::AHashSet;
 pub use settings::{AggregateSettings, DEFAULT_MAX_MODELS};
 
 use super::catalog::Id;
+use super::classes::{AdmittedClasses, ClassSet};
 use super::error_type::{error_type, http_error_type, known_status, termination};
 use super::family::{ExemplarHistogram, SeriesFamily};
 use super::interner::{Interner, Symbol};
@@ -50,9 +51,10 @@ pub struct Aggregate {
     settings: AggregateSettings,
     interner: Interner,
     models: AdmittedModels,
+    classes: AdmittedClasses,
     series_cache: SeriesCache,
-    /// Models whose responses have [declared](Aggregate::declare_overflow_series) their initial series.
-    declared: AHashSet<Symbol>,
+    /// Models and classes whose responses have [declared](Aggregate::declare_overflow_series) their initial series.
+    declared: AHashSet<(Symbol, ClassSet)>,
     /// Indexed by [`Id`].
     series: Vec<SeriesFamily>,
 }
@@ -64,8 +66,15 @@ struct RecordContext<'a> {
     /// Trace for exemplars, and their time in nanoseconds since 1970.
     exemplar: Option<(&'a RequestTrace, u64)>,
     model: Symbol,
+    classes: ClassSet,
     /// Cache slot of the record's series.
     cache_slot: Option<CacheSlot>,
+}
+
+impl<'a> RecordContext<'a> {
+    fn new(moment: TimePoint, exemplar: Option<(&'a RequestTrace, u64)>) -> Self {
+        Self { moment, exemplar, model: Symbol::default(), classes: ClassSet::default(), cache_slot: None }
+    }
 }
 
 /// Key of a cached series: the instrument, and the index among its series for one kind of request.
@@ -76,10 +85,12 @@ impl Aggregate {
     pub fn new(settings: AggregateSettings) -> Self {
         let series = Id::all().map(|id| SeriesFamily::new(id, settings.convention, &settings.slos)).collect();
         let models = AdmittedModels::new(settings.max_models);
+        let classes = AdmittedClasses::new(settings.max_class_values);
         Self {
             settings,
             interner: Interner::default(),
             models,
+            classes,
             series_cache: SeriesCache::default(),
             declared: AHashSet::new(),
             series,
@@ -91,6 +102,7 @@ impl Aggregate {
     pub fn apply(&mut self, settings: AggregateSettings) {
         self.series.iter_mut().for_each(|series| series.reset_if_layout_changed(settings.convention, &settings.slos));
         self.models.set_limit(settings.max_models);
+        self.classes.set_limit(settings.max_class_values);
         self.series_cache = SeriesCache::default();
         self.settings = settings;
     }
@@ -109,8 +121,7 @@ impl Aggregate {
     /// trace.
     pub fn record_finished(&mut self, record: &RequestRecord, kept: Option<&RequestTrace>, moment: TimePoint) {
         let exemplar = kept.map(|trace| (trace, moment.unix_of(record.times.ended)));
-        let (entry, gen_ai) =
-            self.record_context(record, RecordContext { moment, exemplar, model: Symbol::default(), cache_slot: None });
+        let (entry, gen_ai) = self.record_context(record, RecordContext::new(moment, exemplar));
         self.http(record, entry);
         self.record_response(record, entry);
         self.record_inference(record, gen_ai, entry);
@@ -118,7 +129,7 @@ impl Aggregate {
 
     /// Counts a finished request of a run; `lag` is its delay behind the plan.
     pub fn record_replayed(&mut self, record: &RequestRecord, lag: Gap, moment: TimePoint) {
-        let entry = RecordContext { moment, exemplar: None, model: Symbol::default(), cache_slot: None };
+        let entry = RecordContext::new(moment, None);
         self.count((Id::ReplayRequests, 0), 1, entry, |symbols| [symbols.text(record.outcome.name())]);
         self.record((Id::ReplayLag, 0), lag.as_nanos(), entry, |_| []);
         let (entry, gen_ai) = self.record_context(record, entry);
@@ -131,15 +142,16 @@ impl Aggregate {
         record: &RequestRecord,
         entry: RecordContext<'a>,
     ) -> (RecordContext<'a>, GenAiLabels) {
-        let Self { settings, interner: symbols, models, series_cache: kinds, .. } = self;
+        let Self { settings, interner: symbols, models, classes, series_cache: kinds, .. } = self;
         let shape = &*record.shape;
-        let mut model = Symbol::default();
+        let (mut model, mut set) = <(Symbol, ClassSet)>::default();
         if shape.dialect.is_some() {
             let answered = matches!(record.status, Some(200..=299));
             model = models.admit(shape.model.as_deref(), answered, symbols);
+            set = classes.admit(&shape.classes, answered);
         }
-        let (kind, gen_ai) = kinds.lookup(record, model, || gen_ai(shape, model, settings, symbols));
-        (RecordContext { model, cache_slot: kind, ..entry }, gen_ai)
+        let (kind, gen_ai) = kinds.lookup(record, (model, set), || gen_ai(shape, model, settings, symbols));
+        (RecordContext { model, classes: set, cache_slot: kind, ..entry }, gen_ai)
     }
 
     fn record_inference(&mut self, record: &RequestRecord, gen_ai: GenAiLabels, entry: RecordContext<'_>) {
@@ -174,7 +186,8 @@ impl Aggregate {
     /// Counts the progress of a long stream. Its tokens prove that the server accepts the model's name.
     pub fn record_progress(&mut self, progress: &Progress, moment: TimePoint) {
         let model = self.models.admit(progress.shape.model.as_deref(), true, &mut self.interner);
-        let entry = RecordContext { moment, exemplar: None, model, cache_slot: None };
+        let classes = self.classes.admit(&progress.shape.classes, true);
+        let entry = RecordContext { model, classes, ..RecordContext::new(moment, None) };
         self.gaps(&progress.gaps, entry);
         self.stalls(progress.stalls, entry);
         self.tokens(progress.tokens, entry);
@@ -382,13 +395,13 @@ impl Aggregate {
         entry: RecordContext<'_>,
         key: impl FnOnce(&mut Interner) -> [Symbol; N],
     ) -> Option<(&mut SeriesFamily, u16)> {
-        let Self { interner: symbols, series_cache: kinds, series, .. } = self;
+        let Self { interner: symbols, classes, series_cache: kinds, series, .. } = self;
         let series = series.get_mut(id as usize).filter(|series| series.is_enabled())?;
         let mut unknown = None;
         let known = entry.cache_slot.and_then(|kind| kinds.series_slot(kind, id, which)).unwrap_or(&mut unknown);
         let place = *known.get_or_insert_with(|| {
             let key = key(symbols);
-            series.index_of(&key, symbols, entry.moment)
+            series.index_of((&key, entry.classes), symbols, classes, entry.moment)
         });
         Some((series, place))
     }

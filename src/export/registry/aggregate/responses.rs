@@ -33,7 +33,7 @@ impl Aggregate {
             (None, None) => "other",
         };
         if traffic == INFERENCE {
-            self.declare_series(entry.model, entry.moment);
+            self.declare_series(entry);
         }
         let answered_by = match (record.local_reply, record.status) {
             (Some(_), _) => "proxy",
@@ -45,13 +45,13 @@ impl Aggregate {
         self.count((Id::HttpResponses, 0), 1, entry, |symbols| response_key(entry.model, values, symbols));
     }
 
-    /// Declares a model's initial series at zero: the first failure is a visible increase only if an earlier scrape had
+    /// Declares the initial series of a model and class at zero: the first failure is a visible increase only if an earlier scrape had
     /// the series.
-    fn declare_series(&mut self, model: Symbol, moment: TimePoint) {
-        if self.declared.insert(model) {
-            let entry = RecordContext { moment, exemplar: None, model, cache_slot: None };
+    fn declare_series(&mut self, entry: RecordContext<'_>) {
+        if self.declared.insert((entry.model, entry.classes)) {
+            let entry = RecordContext { cache_slot: None, ..entry };
             for values in INITIAL_SERIES {
-                self.count((Id::HttpResponses, 0), 0, entry, |symbols| response_key(model, values, symbols));
+                self.count((Id::HttpResponses, 0), 0, entry, |symbols| response_key(entry.model, values, symbols));
             }
         }
     }
@@ -59,7 +59,7 @@ impl Aggregate {
     /// Declares the initial series of unadmitted models. A server that never answered has no other series.
     pub fn declare_overflow_series(&mut self, moment: TimePoint) {
         let other = self.interner.text(OVERFLOW_MODEL);
-        self.declare_series(other, moment);
+        self.declare_series(RecordContext { model: other, ..RecordContext::new(moment, None) });
     }
 }
 

@@ -10,6 +10,9 @@ use crate::measure::slo::Slos;
 /// in the backend.
 pub const DEFAULT_MAX_MODELS: usize = 100;
 
+/// Default limit on the values of each class with their own series: they multiply the series of each model.
+const DEFAULT_MAX_CLASS_VALUES: usize = 20;
+
 /// Settings of the aggregation.
 #[derive(Clone, Debug)]
 pub struct AggregateSettings {
@@ -17,6 +20,8 @@ pub struct AggregateSettings {
     pub slos: Arc<Slos>,
     /// Maximum number of models with their own series.
     pub max_models: usize,
+    /// Maximum number of values of each class with their own series.
+    pub max_class_values: usize,
     /// `gen_ai.provider.name`; the default is the owner of the dialect's API.
     pub provider: Option<String>,
     /// `url.scheme` of the listener.
@@ -30,6 +35,7 @@ impl Default for AggregateSettings {
         Self {
             slos: Arc::default(),
             max_models: DEFAULT_MAX_MODELS,
+            max_class_values: DEFAULT_MAX_CLASS_VALUES,
             provider: None,
             scheme: "http",
             convention: Convention::default(),
