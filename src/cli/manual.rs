@@ -44,10 +44,11 @@ macro_rules! chapter {
     };
 }
 
-const CHAPTERS: [Chapter; 14] = [
+const CHAPTERS: [Chapter; 15] = [
     chapter!("overview", "README.md", "what the program does, costs and does not do"),
     chapter!("verbs", "src/cli/README.md", "every verb, with real output"),
     chapter!("deploying", "deploy/README.md", "systemd, compose, Kubernetes, OTLP, sizing, troubleshooting"),
+    chapter!("runbook", "deploy/prometheus/README.md", "every alert: symptom, where to look, likely cause, remedy"),
     chapter!("settings", "src/config/README.md", "file, environment, flags, defaults"),
     chapter!("metrics", "dashboards/README.md", "every instrument, the board, PromQL"),
     chapter!("definitions", "src/measure/README.md", "TTFT, ITL, TPOT, goodput; SLOs"),

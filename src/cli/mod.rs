@@ -101,7 +101,7 @@ pub fn main() -> ExitCode {
         Verb::Plan(args) => plan::run(&args),
         Verb::Trace(args) => trace::run(&args),
         Verb::Sim(args) => sim::run(*args),
-        Verb::Config(args) => config::run(&args),
+        Verb::Config(args) => config::run(args),
         Verb::Completions(args) => completions::run(&args),
         Verb::Help(args) => manual::run(&args),
     };

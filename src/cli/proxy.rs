@@ -239,7 +239,10 @@ async fn watch(
                 drain = loaded.config.drain;
                 reload(proxy, logging, loaded);
             }
-            Err(error) => tracing::error!("the old configuration stays in force: {error}"),
+            Err(error) => {
+                proxy.reload_failed();
+                tracing::error!("the old configuration stays in force: {error}");
+            }
         }
         if told {
             service_manager::ready();

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -13,7 +14,8 @@ use super::layer::{SettingOrigin, SettingsLayer};
 use super::otlp::OtlpConfig;
 use super::proxy::ProxyConfig;
 use super::raw_settings::{PREFIX, RawSettings};
-use super::validate::validate;
+use super::validate::{self, validate};
+use crate::measure::slo::Slos;
 
 /// The command line, the environment, and the configuration file of this process.
 ///
@@ -69,9 +71,7 @@ impl ConfigSource {
     /// # Errors
     /// Every invalid setting, and every named file that cannot be read.
     pub fn load(&self) -> Result<LoadedConfig, ConfigError> {
-        let file = self.file().map(read).transpose()?.unwrap_or_default();
-        let typed = SettingsLayer::from_flags(&self.flags).layered_over(environment::read(&self.variables));
-        let settings = typed.layered_over(file).layered_over(SettingsLayer::defaults());
+        let settings = self.settings()?;
         let mut warnings = environment::warnings(&self.variables);
         let believed = validate(&settings).and_then(|config| open_files(&config, &settings).map(|()| config));
         // A misspelled variable is often the cause of a missing setting.
@@ -80,6 +80,20 @@ impl ConfigSource {
         let (otlp, of_otlp) = OtlpConfig::from_environment(lookup);
         warnings.extend(of_otlp);
         Ok(LoadedConfig { config, otlp, settings, warnings })
+    }
+
+    /// Reads the SLOs alone, which need no upstream.
+    ///
+    /// # Errors
+    /// Every invalid SLO, and a configuration file that cannot be read.
+    pub fn load_slos(&self) -> Result<Arc<Slos>, ConfigError> {
+        validate::slos(&self.settings()?)
+    }
+
+    fn settings(&self) -> Result<SettingsLayer, ConfigError> {
+        let file = self.file().map(read).transpose()?.unwrap_or_default();
+        let typed = SettingsLayer::from_flags(&self.flags).layered_over(environment::read(&self.variables));
+        Ok(typed.layered_over(file).layered_over(SettingsLayer::defaults()))
     }
 }
 

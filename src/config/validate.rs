@@ -34,6 +34,13 @@ pub(super) fn validate(settings: &SettingsLayer) -> Result<ProxyConfig, ConfigEr
     }
 }
 
+/// Parses the SLOs alone, so that a configuration without an upstream has them too.
+pub(super) fn slos(settings: &SettingsLayer) -> Result<Arc<Slos>, ConfigError> {
+    let mut reader = SettingsReader { settings, problems: Vec::new() };
+    let slos = reader.slos();
+    slos.ok_or(ConfigError(reader.problems))
+}
+
 /// Reads settings by key. An invalid value becomes `None` and a problem.
 struct SettingsReader<'a> {
     settings: &'a SettingsLayer,

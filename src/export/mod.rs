@@ -32,4 +32,5 @@ mod identity;
 pub mod otlp;
 pub mod prometheus;
 pub mod registry;
+pub mod slo_files;
 pub mod trace_context;

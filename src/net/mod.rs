@@ -9,6 +9,7 @@
 //!
 //! This module does not interpret tokens.
 
+pub mod certificate;
 pub mod dial;
 pub mod http1;
 pub mod inherited;

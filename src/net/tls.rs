@@ -54,11 +54,11 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
 
-fn file_error(what: &'static str, path: &Path, reason: impl ToString) -> TlsError {
+pub(super) fn file_error(what: &'static str, path: &Path, reason: impl ToString) -> TlsError {
     TlsError::File { what, path: path.to_owned(), reason: reason.to_string() }
 }
 
-fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+pub(super) fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let parsed = CertificateDer::pem_file_iter(path).map_err(|error| file_error(what, path, error))?;
     let chain: Vec<_> = parsed.collect::<Result<_, _>>().map_err(|error| file_error(what, path, error))?;
     if chain.is_empty() {

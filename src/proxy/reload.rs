@@ -8,7 +8,9 @@ use arc_swap::ArcSwap;
 use super::worker_shared::WorkerShared;
 use crate::clock::Clock;
 use crate::config::{ProxyConfig, UpstreamHttp};
+use crate::export::registry::proxy_status::{CertificateEnd, ReloadSubject};
 use crate::measure::time::Gap;
+use crate::net::certificate::first_not_after;
 use crate::net::tls::{self, FileWatch, TlsError, TlsIdentity};
 
 /// Interval of checks for changed files, both certificates and configuration.
@@ -18,6 +20,7 @@ pub const RELOAD_CHECK_INTERVAL: Gap = Gap::from_millis(2_000);
 pub(super) struct Certificates {
     pub(super) server: Option<Arc<ArcSwap<rustls::ServerConfig>>>,
     pub(super) upstream: Option<Arc<ArcSwap<rustls::ClientConfig>>>,
+    ends: Vec<CertificateEnd>,
     watched: FileWatch,
 }
 
@@ -27,13 +30,15 @@ impl Certificates {
         Ok(Self {
             server: server(config)?.map(|tls| Arc::new(ArcSwap::from_pointee(tls))),
             upstream: upstream(config)?.map(|tls| Arc::new(ArcSwap::from_pointee(tls))),
+            ends: ends(config)?,
             watched: FileWatch::new(files(config)),
         })
     }
 
     /// Reloads the certificates. If a file cannot be read, the current ones stay in force.
-    fn reload(&self, config: &ProxyConfig) -> Result<(), TlsError> {
+    fn reload(&mut self, config: &ProxyConfig) -> Result<(), TlsError> {
         let (server, upstream) = (server(config)?, upstream(config)?);
+        self.ends = ends(config)?;
         if let (Some(current), Some(new)) = (&self.server, server) {
             current.store(Arc::new(new));
         }
@@ -63,6 +68,14 @@ fn upstream(config: &ProxyConfig) -> Result<Option<rustls::ClientConfig>, TlsErr
     tls::client(target.ca.as_deref(), identity, alpn).map(Some)
 }
 
+/// When the certificates that the proxy shows end to be valid.
+fn ends(config: &ProxyConfig) -> Result<Vec<CertificateEnd>, TlsError> {
+    let server = config.tls.iter().map(|files| ("tls_cert", &files.cert));
+    let upstream = config.upstream.identity.iter().map(|files| ("upstream_cert", &files.cert));
+    let end = |(setting, file): (_, &PathBuf)| Ok(CertificateEnd { setting, not_after: first_not_after(file)? });
+    server.chain(upstream).map(end).collect()
+}
+
 fn files(config: &ProxyConfig) -> Vec<PathBuf> {
     let server = config.tls.iter().flat_map(|tls| [Some(&tls.cert), Some(&tls.key), tls.client_ca.as_ref()]);
     let target = &config.upstream;
@@ -72,14 +85,21 @@ fn files(config: &ProxyConfig) -> Vec<PathBuf> {
 
 /// Checks the files periodically and on request, while the proxy runs.
 pub(super) async fn watch_certificates(shared: Arc<WorkerShared>, mut certificates: Certificates) {
+    let status = shared.gauges.status();
+    status.set_certificates(certificates.ends.clone());
     loop {
         tokio::select! {
             () = Clock::Monotonic.sleep(RELOAD_CHECK_INTERVAL) => {}
             () = shared.certificate_check.notified() => {}
         }
         if certificates.watched.changed() {
-            match certificates.reload(&shared.config.load()) {
-                Ok(()) => tracing::info!("certificates were read again"),
+            let reloaded = certificates.reload(&shared.config.load());
+            status.set_reload(ReloadSubject::Certificates, reloaded.is_ok());
+            match reloaded {
+                Ok(()) => {
+                    status.set_certificates(certificates.ends.clone());
+                    tracing::info!("certificates were read again");
+                }
                 Err(error) => {
                     tracing::error!(%error, "certificates have changed and cannot be used; the old ones stay in force");
                 }

@@ -29,6 +29,7 @@ use crate::export::otlp;
 use crate::export::otlp::logs::LogPipeline;
 use crate::export::registry::aggregate;
 use crate::export::registry::catalog::Convention;
+use crate::export::registry::proxy_status::{ReloadSubject, Resource};
 use crate::measure::time::Gap;
 use crate::net::inherited::{InheritedSockets, SOCKET_NAMES};
 use crate::net::io::enable_rx_timestamps;
@@ -152,6 +153,7 @@ impl Proxy {
         for number in 0..config.workers {
             let (inbox, accepted) = mpsc::channel(MAX_INBOX_CONNECTIONS);
             let connections = Arc::new(AtomicUsize::new(0));
+            shared.gauges.status().add_client_connections(Arc::clone(&connections));
             handles.push(WorkerHandle { inbox, connections: Arc::clone(&connections) });
             let (shared, draining) = (Arc::clone(&shared), draining.clone());
             workers.push(thread(format!("worker-{number}"), move || async {
@@ -168,6 +170,10 @@ impl Proxy {
             configured if configured <= limits.clients => (configured, "raise --max-connections"),
             _ => (limits.clients, "raise the limit on open files"),
         };
+        let status = shared.gauges.status();
+        status.set_limit(Resource::Streams, config.limits.streams);
+        status.set_limit(Resource::ClientConnections, most.0);
+        status.set_limit(Resource::UpstreamConnections, limits.upstream);
         let control = {
             let shared = Arc::clone(&shared);
             let accepting = AcceptorParams { listener, workers: handles, max_connections: most };
@@ -206,9 +212,17 @@ impl Proxy {
     pub fn reload(&self, new: ProxyConfig) -> Vec<&'static str> {
         let (config, restart) = self.shared.config.load().reload(new);
         self.controls.apply(rules(&config, self.convention));
+        let status = self.shared.gauges.status();
+        status.set_limit(Resource::Streams, config.limits.streams);
+        status.set_reload(ReloadSubject::Settings, true);
         self.shared.config.store(Arc::new(config));
         self.shared.certificate_check.notify_one();
         restart
+    }
+
+    /// Records that a new configuration could not be loaded, so that the old one stays in force.
+    pub fn reload_failed(&self) {
+        self.shared.gauges.status().set_reload(ReloadSubject::Settings, false);
     }
 
     /// The current figures, from the same counts as a scrape.

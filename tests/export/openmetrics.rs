@@ -84,8 +84,8 @@ fn encode_point(metric: &mut MetricEncoder<'_>, instrument: &Instrument, point: 
     match (&point.data, part) {
         (PointValue::Count(count), _) => series.encode_counter::<NoLabelSet, _, u64>(count, None),
         (PointValue::Gauge(level), _) => series.encode_gauge(level),
-        (PointValue::Seconds(seconds), _) if is_counter => series.encode_counter::<NoLabelSet, _, u64>(seconds, None),
-        (PointValue::Seconds(seconds), _) => series.encode_gauge(seconds),
+        (PointValue::Number(seconds), _) if is_counter => series.encode_counter::<NoLabelSet, _, u64>(seconds, None),
+        (PointValue::Number(seconds), _) => series.encode_gauge(seconds),
         (PointValue::Histogram(histogram, _), Part::Values) => {
             series.encode_histogram::<NoLabelSet>(histogram.sum(), histogram.count(), &buckets(histogram), None)
         }
@@ -124,9 +124,9 @@ fn snapshot(convention: Convention) -> Snapshot {
     read(Id::UpstreamUp, &[], PointValue::Gauge(1));
     read(Id::UpstreamConnections, &["idle".into()], PointValue::Gauge(-2));
     read(Id::BuildInfo, &["0.1.0 \"quoted\"\\".into()], PointValue::Gauge(1));
-    read(Id::ProcessCpu, &[], PointValue::Seconds(0.052));
+    read(Id::ProcessCpu, &[], PointValue::Number(0.052));
     read(Id::ProcessMemory, &[], PointValue::Gauge(39_837_696));
-    read(Id::ProcessStart, &[], PointValue::Seconds(1_763_000_000.488_292));
+    read(Id::ProcessStart, &[], PointValue::Number(1_763_000_000.488_292));
     snapshot
 }
 

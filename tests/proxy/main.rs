@@ -14,6 +14,7 @@ mod connection_reuse;
 mod error_responses;
 mod flow_control;
 mod hostile_peers;
+mod operating_metrics;
 mod privacy;
 mod protocols;
 mod rx_timestamps;

@@ -121,6 +121,8 @@ fn every_rate_of_the_board_is_over_the_interval_that_grafana_knows() {
                 "streamgauge_http",
                 "streamgauge_upstream",
                 "streamgauge_proxy",
+                "streamgauge_reload",
+                "streamgauge_tls",
                 "streamgauge_export",
                 "streamgauge_capture",
                 "streamgauge_replay",
@@ -134,6 +136,59 @@ fn every_rate_of_the_board_is_over_the_interval_that_grafana_knows() {
             }
         }
     }
+}
+
+// ------------------------------------------------------------------------------------------------------------ the alerts
+
+/// The alerts of the rules.
+fn alerts() -> Vec<Value> {
+    let rules = document("deploy/prometheus/rules.yml");
+    let of_groups = list(&rules["groups"]).iter().flat_map(|group| list(&group["rules"]).to_vec());
+    of_groups.filter(|rule| rule["alert"].is_string()).collect()
+}
+
+#[test]
+fn every_alert_has_a_severity_and_a_section_of_the_runbook() {
+    let runbook = read("deploy/prometheus/README.md");
+    let repository = read("Cargo.toml").lines().find_map(|line| Some(line.strip_prefix("repository = ")?.to_owned()));
+    let repository = repository.unwrap().trim_matches('"').to_owned();
+    let mut names = BTreeSet::new();
+    for alert in alerts() {
+        let name = alert["alert"].as_str().unwrap().to_owned();
+        let severity = alert["labels"]["severity"].as_str().unwrap();
+        assert!(["page", "ticket"].contains(&severity), "{name}: {severity}");
+        let url = format!("{repository}/blob/main/deploy/prometheus/README.md#{}", name.to_lowercase());
+        assert_eq!(alert["annotations"]["runbook_url"], url, "{name}");
+        let section = runbook.split(&format!("\n## {name}\n")).nth(1).unwrap_or_else(|| panic!("no section {name}"));
+        let section = section.split("\n## ").next().unwrap();
+        for part in ["Symptom", "Look here", "Likely cause", "Remedy"] {
+            assert!(section.contains(&format!("- **{part}**: ")), "{name}: no {part}");
+        }
+        let row = runbook.lines().find(|line| line.starts_with(&format!("| [{name}](#"))).unwrap();
+        assert!(row.contains(severity), "{name} is a {severity}: {row}");
+        names.insert(name);
+    }
+    let sections: BTreeSet<String> =
+        runbook.lines().filter_map(|line| Some(line.strip_prefix("## ")?.to_owned())).collect();
+    assert_eq!(sections, names);
+}
+
+#[test]
+fn every_alert_is_tested_where_it_fires_and_where_it_must_not() {
+    let tests = document("deploy/prometheus/rules_test.yml");
+    let mut tested: BTreeMap<String, [usize; 2]> = BTreeMap::new();
+    for case in list(&tests["tests"]).iter().flat_map(|test| list(&test["alert_rule_test"])) {
+        let counts = tested.entry(case["alertname"].as_str().unwrap().to_owned()).or_default();
+        counts[usize::from(list(&case["exp_alerts"]).is_empty())] += 1;
+    }
+    let names: BTreeSet<String> = alerts().iter().map(|alert| alert["alert"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(tested.keys().cloned().collect::<BTreeSet<_>>(), names);
+    for (name, [fires, silent]) in tested {
+        assert!(fires > 0 && silent > 0, "{name}: fires in {fires}, is silent in {silent}");
+    }
+    let burning: Vec<_> =
+        alerts().into_iter().filter_map(|alert| Some(alert["labels"]["burn_rate"].as_str()?.to_owned())).collect();
+    assert_eq!(burning, ["14.4", "6", "3", "1"]);
 }
 
 // ------------------------------------------------------------------------------------------------------- what is started
@@ -302,7 +357,7 @@ fn compose_starts_what_exists_and_scrapes_what_listens() {
     assert_eq!(texts(&job["static_configs"][0]["targets"]), [format!("streamgauge:{}", port(admin))]);
     assert!(
         read("deploy/prometheus/rules.yml")
-            .contains(&format!("up{{job=~\"(.+/)?{}\"}}", job["job_name"].as_str().unwrap()))
+            .contains(&format!("absent(up{{job=~\"(.+/)?{}\"}})", job["job_name"].as_str().unwrap()))
     );
 
     let collector = document("deploy/otel-collector.yaml");

@@ -11,10 +11,11 @@ use streamgauge::measure::dialect::TABLE;
 use streamgauge::trace::format;
 
 /// The front page and the chapters of the manual.
-const MANUAL: [&str; 14] = [
+const MANUAL: [&str; 15] = [
     "README.md",
     "dashboards/README.md",
     "deploy/README.md",
+    "deploy/prometheus/README.md",
     "src/README.md",
     "src/capture/README.md",
     "src/cli/README.md",
@@ -29,7 +30,7 @@ const MANUAL: [&str; 14] = [
 ];
 
 /// Flags of other programs in commands of the manual.
-const OTHER_PROGRAMS_FLAGS: [&str; 19] = [
+const OTHER_PROGRAMS_FLAGS: [&str; 20] = [
     "--bench",
     "--build",
     "--detach",
@@ -40,6 +41,7 @@ const OTHER_PROGRAMS_FLAGS: [&str; 19] = [
     "--now",
     "--peers",
     "--port",
+    "--previous",
     "--quick",
     "--real",
     "--release",
@@ -163,6 +165,7 @@ fn every_flag_in_the_manual_exists() {
         "sim",
         "config",
         "config schema",
+        "config slo",
         "completions",
     ];
     let of_trace = ["", " info", " convert", " cut", " scale", " merge", " anonymize", " spread", " diff", " schema"];

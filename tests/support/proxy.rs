@@ -72,6 +72,11 @@ impl TestProxy {
         proxy.is_drained()
     }
 
+    /// What it was started with.
+    pub fn config(&self) -> &ProxyConfig {
+        &self.config
+    }
+
     pub fn client(&self) -> Client {
         Client::connect(self.addr)
     }

@@ -13,7 +13,7 @@
 //!     "reason": "cannot connect to 127.0.0.1:8000: Connection refused (os error 111)"
 //!   },
 //!   "models": ["small", "tiny"], "models_left_out": 0,
-//!   "slos": {"interactive": "interactive: ttft<=500ms"},
+//!   "slos": {"interactive": "interactive: ttft<=500ms"}, "slo_targets": {"interactive": 0.99},
 //!   "seconds": [{"unix_ms": 1750000912001, "length_ms": 1000, "figures": F}]
 //! }
 //! ```
@@ -161,6 +161,7 @@ impl HistoryLog {
             models: (whole || kept.models_changed >= from).then(|| kept.models.keys().map(|name| &**name).collect()),
             models_left_out: kept.models_left_out,
             slos,
+            slo_targets: telemetry.slo_targets(),
             seconds: seconds
                 .map(|second| SecondRow {
                     unix_ms: second.unix_ms,
@@ -257,6 +258,7 @@ struct HistoryResponse<'a> {
     models: Option<Vec<&'a str>>,
     models_left_out: usize,
     slos: BTreeMap<String, String>,
+    slo_targets: BTreeMap<String, f64>,
     seconds: Vec<SecondRow<'a>>,
 }
 

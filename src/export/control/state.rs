@@ -22,7 +22,7 @@ use crate::export::registry::drops::Drops;
 use crate::export::registry::gauges::Gauges;
 use crate::export::registry::models::escape_invisible;
 use crate::export::registry::process;
-use crate::export::registry::snapshot::{Snapshot, TimePoint};
+use crate::export::registry::snapshot::{PointValue, Snapshot, TimePoint};
 use crate::export::registry::thread_gauges::known_method;
 use crate::export::trace_context::RequestTrace;
 use crate::measure::failure::FailureOrigin;
@@ -214,6 +214,12 @@ impl ControlState {
         state.aggregate.settings().slos.iter().map(|slo| (slo.name().to_owned(), slo.to_string())).collect()
     }
 
+    /// Returns the target of each active SLO by name, from 0 to 1.
+    pub(in crate::export) fn slo_targets(&self) -> BTreeMap<String, f64> {
+        let state = self.lock();
+        state.aggregate.settings().slos.iter().map(|slo| (slo.name().to_owned(), slo.target().ratio())).collect()
+    }
+
     /// Aggregates the queued reports.
     pub(in crate::export) fn drain(&self) {
         let moment = TimePoint::now(&self.clock);
@@ -259,6 +265,10 @@ impl ControlState {
         }
         let mut snapshot = state.aggregate.snapshot(TimePoint::now(&self.clock));
         let scheme = state.aggregate.settings().scheme;
+        for slo in state.aggregate.settings().slos.iter() {
+            let target = PointValue::Number(slo.target().ratio());
+            snapshot.observe(Id::SloTarget, [slo.name().into()], self.started.unix, target);
+        }
         // A model whose streams have ended exports zero instead of its last value.
         state.models_with_streams.extend(open.keys().cloned());
         let models = state

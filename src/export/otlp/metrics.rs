@@ -145,7 +145,7 @@ impl MetricsEncoder {
         let Some(base) = base else { return Some(whole) };
         let data = match (&point.data, base) {
             (PointValue::Count(now), PointValue::Count(then)) => PointValue::Count(now.saturating_sub(*then)),
-            (PointValue::Seconds(now), PointValue::Seconds(then)) => PointValue::Seconds((now - then).max(0.0)),
+            (PointValue::Number(now), PointValue::Number(then)) => PointValue::Number((now - then).max(0.0)),
             (PointValue::Histogram(now, exemplars), PointValue::Histogram(then, _)) => {
                 // The bounds changed: the histogram restarted, and the collector has none of its values.
                 let Ok(since) = now.since(then) else { return Some(whole) };
@@ -157,7 +157,7 @@ impl MetricsEncoder {
         let nothing = match &data {
             PointValue::Count(count) => *count == 0,
             PointValue::Histogram(histogram, _) => histogram.count() == 0,
-            PointValue::Gauge(_) | PointValue::Seconds(_) => false,
+            PointValue::Gauge(_) | PointValue::Number(_) => false,
         };
         (!nothing).then_some(IntervalPoint { point, data, start: self.base.unix })
     }
@@ -175,7 +175,7 @@ impl IntervalPoint<'_> {
         let value = match self.data {
             PointValue::Count(count) => number_data_point::Value::AsInt(i64::try_from(count).unwrap_or(i64::MAX)),
             PointValue::Gauge(level) => number_data_point::Value::AsInt(level),
-            PointValue::Seconds(seconds) => number_data_point::Value::AsDouble(seconds),
+            PointValue::Number(seconds) => number_data_point::Value::AsDouble(seconds),
             PointValue::Histogram(..) => return None,
         };
         Some(NumberDataPoint {
@@ -229,7 +229,7 @@ impl IntervalPoint<'_> {
     fn histogram(&self) -> Option<(&histogram::Histogram, &[(usize, snapshot::BucketExemplar)])> {
         match &self.data {
             PointValue::Histogram(histogram, exemplars) => Some((histogram, exemplars)),
-            PointValue::Count(_) | PointValue::Gauge(_) | PointValue::Seconds(_) => None,
+            PointValue::Count(_) | PointValue::Gauge(_) | PointValue::Number(_) => None,
         }
     }
 }
@@ -345,8 +345,8 @@ mod tests {
         let mut snapshot = Snapshot { unix: 100, families: Vec::new() };
         snapshot.observe(Id::ActiveStreams, ["waiting".into()], 1, PointValue::Gauge(7));
         snapshot.observe(Id::HttpActive, ["GET".into(), "http".into()], 1, PointValue::Gauge(3));
-        snapshot.observe(Id::ProcessCpu, [], 1, PointValue::Seconds(2.0));
-        snapshot.observe(Id::ProcessStart, [], 1, PointValue::Seconds(1.0));
+        snapshot.observe(Id::ProcessCpu, [], 1, PointValue::Number(2.0));
+        snapshot.observe(Id::ProcessStart, [], 1, PointValue::Number(1.0));
         for (temporality, cpu) in [(Temporality::Delta, 1), (Temporality::LowMemory, 2), (Temporality::Cumulative, 2)] {
             let mut encoder = encoder(temporality, HistogramAggregation::Explicit);
             let first = encoder.encode(&snapshot);

@@ -32,6 +32,7 @@ pub(super) fn unit(instrument: &Instrument) -> Option<&'static str> {
     match instrument.unit {
         "s" => Some("seconds"),
         "By" => Some("bytes"),
+        "1" if matches!(instrument.kind, InstrumentKind::Gauge) => Some("ratio"),
         _ => None,
     }
 }

@@ -216,7 +216,7 @@ fn metric(point: &DataPoint, r#type: MetricType) -> Metric {
     let value = match &point.data {
         PointValue::Count(count) => *count as f64,
         PointValue::Gauge(level) => *level as f64,
-        PointValue::Seconds(seconds) => *seconds,
+        PointValue::Number(seconds) => *seconds,
         PointValue::Histogram(histogram, exemplars) => {
             return Metric { histogram: Some(distribution(point, histogram, exemplars)), ..metric };
         }

@@ -34,7 +34,7 @@ impl ExpositionWriter {
             match &point.data {
                 PointValue::Count(count) => self.line(&sample, &point.labels, None, count)?,
                 PointValue::Gauge(level) => self.line(&sample, &point.labels, None, level)?,
-                PointValue::Seconds(seconds) => self.line(&sample, &point.labels, None, seconds)?,
+                PointValue::Number(seconds) => self.line(&sample, &point.labels, None, seconds)?,
                 PointValue::Histogram(histogram, exemplars) => self.histogram(&sample, point, histogram, exemplars)?,
             }
             if self.openmetrics

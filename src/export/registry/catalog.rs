@@ -281,12 +281,22 @@ catalog! {
         "Objectives of an SLO that requests missed; a request can miss several.";
     SloTokens = Counter, "streamgauge.slo.output_tokens", "{token}", &[MODEL, "slo"],
         "Output tokens of requests that met an SLO.";
+    SloTarget = Gauge, "streamgauge.slo.target", "1", &["slo"],
+        "Share of requests that should meet an SLO; what is left is its error budget.";
     ProxyOverhead = seconds(OVERHEAD, |_| false), "streamgauge.proxy.overhead", "s", &["stage"],
         "Time between the arrival of bytes and their hand-over to the other side.";
     UpstreamUp = Gauge, "streamgauge.upstream.up", "", &[],
         "1 if the last attempt to connect to the upstream succeeded, 0 if it failed.";
     UpstreamConnections = Gauge, "streamgauge.proxy.upstream_connections", "{connection}", &["state"],
         "Open connections to the upstream.";
+    ResourceUsage = Gauge, "streamgauge.proxy.resource.usage", "", &["resource"],
+        "What the proxy uses of something that is limited.";
+    ResourceLimit = Gauge, "streamgauge.proxy.resource.limit", "", &["resource"],
+        "How much of it the proxy can use.";
+    ReloadSuccess = Gauge, "streamgauge.reload.success", "", &["subject"],
+        "1 if the last reload succeeded, or none was needed yet, 0 if it failed and the old settings or files stay in force.";
+    CertificateEnd = Gauge, "streamgauge.tls.certificate.not_after", "s", &["setting"],
+        "When the first certificate of a file ends to be valid, in seconds since 1970.";
     CaptureRecords = Counter, "streamgauge.capture.records", "{record}", &["outcome", "reason"],
         "Records of the capture, written, lost or skipped, and why.";
     CaptureSize = Counter, "streamgauge.capture.size", "By", &[],

@@ -8,6 +8,7 @@ use ahash::AHashMap;
 
 use super::capture_metrics;
 use super::catalog::Id;
+use super::proxy_status::ProxyStatus;
 use super::snapshot::{PointValue, Snapshot};
 use super::thread_gauges::{METHODS, OpenCounts, ThreadGauges};
 use crate::capture::stats::CaptureStats;
@@ -39,6 +40,7 @@ pub struct Gauges {
     capture: OnceLock<Arc<CaptureStats>>,
     /// The run, if this process sends one instead of forwarding.
     run_info: OnceLock<RunInfo>,
+    status: ProxyStatus,
 }
 
 impl Gauges {
@@ -97,6 +99,11 @@ impl Gauges {
     /// Adds the counters of a capture.
     pub fn set_capture(&self, counts: Arc<CaptureStats>) {
         let _first = self.capture.set(counts).is_ok();
+    }
+
+    /// Returns the state of the proxy.
+    pub fn status(&self) -> &ProxyStatus {
+        &self.status
     }
 
     /// Adds the run that this process sends.
@@ -193,6 +200,7 @@ impl Gauges {
         for (state, level) in [("idle", idle), ("active", busy)] {
             snapshot.observe(Id::UpstreamConnections, [state.into()], created, PointValue::Gauge(level));
         }
+        self.status.observe(snapshot, created, self.active_requests(), idle + busy);
         if let Some(counts) = self.capture.get() {
             capture_metrics::observe(counts, snapshot, created);
         }

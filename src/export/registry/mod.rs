@@ -11,6 +11,7 @@ pub mod gauges;
 pub mod interner;
 pub(super) mod models;
 pub(super) mod process;
+pub mod proxy_status;
 pub(super) mod series_cache;
 pub mod snapshot;
 pub mod thread_gauges;

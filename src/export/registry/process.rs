@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 use nix::sys::time::TimeValLike;
 
 use super::catalog::Id;
@@ -13,16 +13,23 @@ pub(in crate::export) fn observe(snapshot: &mut Snapshot, version: &str, started
     snapshot.observe(Id::BuildInfo, [version.into()], started, PointValue::Gauge(1));
     if let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) {
         let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
-        snapshot.observe(Id::ProcessCpu, [], started, PointValue::Seconds(micros as f64 / 1e6));
+        snapshot.observe(Id::ProcessCpu, [], started, PointValue::Number(micros as f64 / 1e6));
     }
     if let Some(bytes) = resident_bytes() {
         snapshot.observe(Id::ProcessMemory, [], started, PointValue::Gauge(bytes));
     }
-    // One entry is the handle of this listing itself.
-    if let Ok(entries) = fs::read_dir("/proc/self/fd") {
-        snapshot.observe(Id::ProcessFiles, [], started, PointValue::Gauge(entries.count() as i64 - 1));
+    if let Some((open, _)) = descriptors() {
+        snapshot.observe(Id::ProcessFiles, [], started, PointValue::Gauge(open));
     }
-    snapshot.observe(Id::ProcessStart, [], started, PointValue::Seconds(started as f64 / 1e9));
+    snapshot.observe(Id::ProcessStart, [], started, PointValue::Number(started as f64 / 1e9));
+}
+
+/// The open file descriptors and their limit.
+pub(super) fn descriptors() -> Option<(i64, i64)> {
+    // One entry is the handle of this listing itself.
+    let open = fs::read_dir("/proc/self/fd").ok()?.count() as i64 - 1;
+    let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
+    Some((open, i64::try_from(limit).unwrap_or(i64::MAX)))
 }
 
 fn resident_bytes() -> Option<i64> {
@@ -40,12 +47,12 @@ mod tests {
         let mut snapshot = Snapshot { unix: 0, families: Vec::new() };
         observe(&mut snapshot, "1.2.3", 5_500_000_000);
         let data = |id| format!("{:?}", snapshot.points(id)[0].data);
-        assert_eq!((data(Id::BuildInfo), data(Id::ProcessStart)), ("Gauge(1)".into(), "Seconds(5.5)".into()));
+        assert_eq!((data(Id::BuildInfo), data(Id::ProcessStart)), ("Gauge(1)".into(), "Number(5.5)".into()));
         let PointValue::Gauge(bytes) = snapshot.points(Id::ProcessMemory)[0].data else { panic!() };
         assert!((1 << 20..1 << 34).contains(&bytes), "{bytes}");
         let PointValue::Gauge(files) = snapshot.points(Id::ProcessFiles)[0].data else { panic!() };
         assert!((3..100_000).contains(&files), "{files}");
-        let PointValue::Seconds(cpu) = snapshot.points(Id::ProcessCpu)[0].data else { panic!() };
+        let PointValue::Number(cpu) = snapshot.points(Id::ProcessCpu)[0].data else { panic!() };
         assert!(cpu > 0.0);
     }
 }

@@ -67,8 +67,8 @@ pub enum PointValue {
     Count(u64),
     /// A gauge. Concurrent updates may make it negative for a moment.
     Gauge(i64),
-    /// A value in seconds.
-    Seconds(f64),
+    /// A value with a fraction, in the instrument's unit.
+    Number(f64),
     /// A histogram, with at most one exemplar per explicit bucket as (bucket, exemplar).
     Histogram(Histogram, Vec<(usize, BucketExemplar)>),
 }
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn what_is_observed_stands_in_the_order_of_the_catalog() {
         let mut snapshot = Snapshot { unix: 0, families: Vec::new() };
-        snapshot.observe(Id::ProcessCpu, [], 0, PointValue::Seconds(1.5));
+        snapshot.observe(Id::ProcessCpu, [], 0, PointValue::Number(1.5));
         snapshot.observe(Id::ActiveStreams, ["waiting".into()], 0, PointValue::Gauge(2));
         snapshot.observe(Id::ActiveStreams, ["streaming".into()], 0, PointValue::Gauge(3));
         let order: Vec<_> = snapshot.families.iter().map(|family| (family.id, family.points.len())).collect();

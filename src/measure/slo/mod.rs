@@ -1,18 +1,20 @@
 //! Service level objectives: the definition of a good request, and its verdicts.
 //!
 //! ```text
-//! interactive[model=llama-*,tier=gold]: ttft<=500ms itl.p99<=50ms e2e<=30s
+//! interactive[model=llama-*,tier=gold]: ttft<=500ms itl.p99<=50ms e2e<=30s target=99.5%
 //! ```
 //!
 //! A name, an optional filter on models, routes and classes, and objectives that must all hold. *Goodput* counts the requests
 //! (and their tokens) that meet every objective. Failed and cancelled requests miss; `exclude=cancelled` or
 //! `exclude=failed` removes them from the count instead. A reply that cannot have a value is excluded too, such as
 //! the TTFT of a reply without streaming or tokens. A stream of one token has no inter-token latency and meets any
-//! limit on it.
+//! limit on it. The [target](SloTarget) is the share of requests that should meet the SLO; alerts derive the error
+//! budget from it.
 
 pub mod criteria;
 mod parse;
 mod record_input;
+mod target;
 
 use std::fmt;
 
@@ -21,6 +23,7 @@ use super::outcome::Outcome;
 use super::request_class::ClassValues;
 use super::time::Gap;
 pub use parse::SloError;
+pub use target::SloTarget;
 
 /// The configured SLOs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,6 +107,7 @@ pub struct Slo {
     objectives: Vec<Objective>,
     exclude_cancelled: bool,
     exclude_failed: bool,
+    target: SloTarget,
 }
 
 /// `metric <= limit`.
@@ -165,6 +169,11 @@ impl Slo {
     /// Names of the classes that the SLO selects by.
     pub fn class_names(&self) -> impl Iterator<Item = &str> {
         self.classes.iter().map(|(name, _)| &**name)
+    }
+
+    /// Share of requests that should meet the SLO.
+    pub fn target(&self) -> SloTarget {
+        self.target
     }
 
     /// Limits of the objectives whose metric satisfies `of`.
@@ -237,7 +246,8 @@ mod tests {
     #[test]
     fn an_slo_reads_as_it_is_written() {
         let slo: Slo =
-            "fast[model=llama-*,route=/v1/*,tier=gold]: ttft<=500ms itl.p99.9<=50ms itl<=20ms exclude=cancelled"
+            "fast[model=llama-*,route=/v1/*,tier=gold]: ttft<=500ms itl.p99.9<=50ms itl<=20ms exclude=cancelled \
+             target=99.9%"
                 .parse()
                 .unwrap();
         assert_eq!((slo.name(), slo.model.as_deref(), slo.route.as_deref()), ("fast", Some("llama-*"), Some("/v1/*")));
@@ -246,6 +256,8 @@ mod tests {
         let expected = [(Metric::Ttft, "500ms"), (Metric::Itl(999), "50.0ms"), (Metric::Tpot, "20.0ms")];
         assert_eq!(objectives, expected.map(|(metric, limit)| (metric, limit.to_owned())));
         assert!(slo.exclude_cancelled && !slo.exclude_failed);
+        assert_eq!(slo.target().ratio(), 0.999);
+        assert_eq!("x: e2e<=1s".parse::<Slo>().unwrap().target(), SloTarget::DEFAULT);
         assert_eq!(slo.to_string().parse(), Ok(slo));
     }
 

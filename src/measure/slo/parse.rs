@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Metric, Objective, Slo};
+use super::{Metric, Objective, Slo, SloTarget};
 use crate::measure::dialect;
 use crate::measure::glob::glob;
 use crate::measure::time::{Gap, ParseDurationError};
@@ -67,6 +67,7 @@ impl<'a> Parser<'a> {
             objectives: Vec::new(),
             exclude_cancelled: false,
             exclude_failed: false,
+            target: SloTarget::DEFAULT,
         };
         if self.take("[") {
             loop {
@@ -122,6 +123,15 @@ impl<'a> Parser<'a> {
                 "failed" => slo.exclude_failed = true,
                 _ => return self.fail("expected `cancelled` or `failed`"),
             }
+            return Ok(());
+        }
+        if word == "target" && self.take("=") {
+            let begin = self.at;
+            let Some(target) = SloTarget::parse(self.word(|c| !c.is_whitespace())) else {
+                self.at = begin;
+                return self.fail("expected a percentage above 0% and below 100%, as in `99.5%`");
+            };
+            slo.target = target;
             return Ok(());
         }
         let Some(metric) = metric(word) else {
@@ -204,6 +214,8 @@ mod tests {
         assert_eq!(error("x: ttft<=500").column, 9);
         assert_eq!(error("x: speed<=5s").column, 3);
         assert_eq!(error("x: itl.p0<=5s").column, 3);
+        assert_eq!(error("x: ttft<=5s target=100%").column, 19);
+        assert_eq!(error("x: ttft<=5s target=99").column, 19);
         assert_eq!(error("é: ttft<=5s").column, 0);
         assert_eq!(error("x[=1]: ttft<=5s").column, 2);
         assert_eq!(error("x[model=]: ttft<=5s").column, 8);

@@ -75,7 +75,7 @@ function showMoment() {
   toNow.disabled = chosen === null;
   setText(byId("figures-of"), `${model.selectedOptions[0]?.textContent ?? ALL}, the ${WINDOW_SECONDS} s before ${clock(row.unix_ms)}${isPast ? "" : " (now)"}`);
   charts.show(index, isPast);
-  tables.update(windowAt(feed.seconds, index), feed.seconds[index], sumOf(feed.seconds), Object.entries(feed.state.slos));
+  tables.update(windowAt(feed.seconds, index), feed.seconds[index], sumOf(feed.seconds), Object.entries(feed.state.slos), feed.state.slo_targets);
 }
 
 function setText(node, text) {

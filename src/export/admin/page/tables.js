@@ -77,8 +77,9 @@ export class Tables {
     fill(this.ofRun, rows.map(([name, cell]) => ({ name, cells: [cell] })));
   }
 
-  // `window` ends with `second`; `all` covers all shown models; `slos` maps names to objectives.
-  update(window, second, all, slos) {
+  // `window` ends with `second`; `all` covers all shown models; `slos` maps names to objectives,
+  // and `targets` to the share that should meet them.
+  update(window, second, all, slos, targets) {
     const latency = (id) => ({
       name: NAMES[id],
       cells: [...window.quantiles(id).map(number), number(window.count(id))],
@@ -92,10 +93,13 @@ export class Tables {
     ]);
     const goodput = ([name, text]) => {
       const [met, missed, , tokens] = window.verdicts(name);
+      // A word says what is bad, not only a colour.
+      const isBelow = met + missed > 0 && met / (met + missed) < targets[name];
       return {
         name,
         about: text.replace(`${name}: `, "").replace(`${name}[`, "["),
-        cells: [percent(met, met + missed), number(window.perSecond(met)), number(window.perSecond(tokens))],
+        cells: [percent(met, met + missed), number(window.perSecond(met)), number(window.perSecond(tokens)),
+          `${isBelow ? "below " : ""}${Number((100 * targets[name]).toFixed(3))} %`],
       };
     };
     fill(this.slos, slos.map(goodput), "No SLO is set: --slo 'chat: ttft<=500ms' sets one.");
