@@ -150,7 +150,7 @@ impl PrefixReuse {
             return Vec::new();
         }
         let distinct = self.endless.distinct();
-        let mut caches = vec![sums[0].cache(None, distinct, 1 << self.endless.halvings)];
+        let mut caches = vec![sums[0].cache(None, distinct, self.endless.sampled_one_of())];
         caches.extend(self.bounded.as_ref().map(|lru| sums[1].cache(Some(lru.room as u64), distinct, 1)));
         caches
     }
@@ -158,7 +158,7 @@ impl PrefixReuse {
 
 /// A cache without eviction.
 #[derive(Clone, Debug)]
-struct UnboundedCache {
+pub struct UnboundedCache {
     seen: BlockIdSet,
     most: usize,
     /// The first groups of adjacent ids. They are always counted: the common start of all prompts is among them, and
@@ -179,8 +179,18 @@ fn in_sample(key: u64, halvings: u32) -> bool {
 }
 
 impl UnboundedCache {
+    /// Creates a cache that samples above `most` table slots.
+    pub fn with_limit(most: usize) -> Self {
+        Self { most, ..Self::default() }
+    }
+
+    /// One of this many ids is sampled; 1 means exact.
+    pub fn sampled_one_of(&self) -> u64 {
+        1 << self.halvings
+    }
+
     /// Adds a prompt. Returns its cached leading blocks: the counted ones, and the estimate from the sample.
-    fn take(&mut self, ids: &[u64]) -> (u64, u64) {
+    pub fn take(&mut self, ids: &[u64]) -> (u64, u64) {
         let (mut counted, mut in_the_sample, mut hits) = (0, 0_u64, true);
         let mut rest = ids;
         while let Some(run) = IdRun::of(rest) {
@@ -219,7 +229,7 @@ const NONE: u32 = u32::MAX;
 
 /// A bounded cache with LRU eviction; of one prompt, the last block is evicted first.
 #[derive(Clone, Debug)]
-struct LruCache {
+pub struct LruCache {
     room: usize,
     at: HashMap<u64, u32, BuildLocalityHasher>,
     slots: Vec<LruSlot>,
@@ -235,20 +245,26 @@ struct LruSlot {
 }
 
 impl LruCache {
-    fn new(room: usize) -> Self {
+    /// Creates a cache of `room` blocks.
+    pub fn new(room: usize) -> Self {
         // Removals leave tombstones: a half-empty table clears them, and a fuller one would double.
         let at = HashMap::with_capacity_and_hasher(2 * room + 2, BuildLocalityHasher);
         Self { room, at, slots: Vec::new(), newest: NONE, oldest: NONE }
     }
 
     /// Returns the cached leading blocks of a prompt, then adds its blocks.
-    fn take(&mut self, ids: &[u64]) -> u64 {
-        let hit = ids.iter().take_while(|id| self.at.contains_key(id)).count() as u64;
+    pub fn take(&mut self, ids: &[u64]) -> u64 {
+        let hit = self.cached_prefix(ids);
         // The last block goes first, so that the first is the most recent: later blocks are useless without it.
         for id in ids.iter().take(self.room).rev() {
             self.touch(*id);
         }
         hit
+    }
+
+    /// Returns the cached leading blocks of a prompt, and changes nothing.
+    pub fn cached_prefix(&self, ids: &[u64]) -> u64 {
+        ids.iter().take_while(|id| self.at.contains_key(id)).count() as u64
     }
 
     fn touch(&mut self, id: u64) {

@@ -5,7 +5,7 @@
 //! ([`conversion_loss::ConversionLosses`]), never dropped silently. Of input texts only the lengths survive. Where a
 //! text must be written or sent, [`prompt_text`] generates one from block ids and lengths.
 //!
-//! Operations on traces: [`info`] summarizes one, [`diff`] compares two. [`mod@slice`], [`scale`], [`scale_lengths`],
+//! Operations on traces: [`info`] summarizes one, [`diff`] compares two, [`reuse`] finds lost prefix-cache hits. [`mod@slice`], [`scale`], [`scale_lengths`],
 //! [`merge`], [`anonymize`], [`respace`], [`session_starts`] and [`whole_turns`] transform them.
 
 pub mod anonymize;
@@ -24,6 +24,7 @@ pub mod merge;
 pub mod output;
 pub mod prompt_text;
 pub mod respace;
+pub mod reuse;
 pub mod rng;
 pub mod scale;
 pub mod scale_lengths;

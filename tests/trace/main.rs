@@ -4,6 +4,7 @@
 
 mod formats;
 mod properties;
+mod reuse;
 mod units;
 mod verbs;
 mod whole_turns;

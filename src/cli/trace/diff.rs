@@ -78,7 +78,7 @@ pub(super) fn render(diff: &TraceDiff, names: [&str; 2]) -> String {
     text
 }
 
-fn right_aligned_table(header: &[&str]) -> Table {
+pub(super) fn right_aligned_table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).force_no_tty();
     table.set_header(header);
@@ -87,7 +87,7 @@ fn right_aligned_table(header: &[&str]) -> Table {
     table
 }
 
-fn render_table(table: Table) -> String {
+pub(super) fn render_table(table: Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 

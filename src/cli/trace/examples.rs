@@ -26,7 +26,23 @@ const SHARE: (&str, &str) = (
 );
 
 /// The help of every verb below `trace`.
-pub(in crate::cli) const SUBVERBS: [(&str, VerbHelp); 9] = [
+pub(in crate::cli) const SUBVERBS: [(&str, VerbHelp); 10] = [
+    (
+        "reuse",
+        VerbHelp {
+            flags: &["cache-blocks", "cache-tokens", "by", "json"],
+            examples: &[
+                (
+                    "Find where cache hits of two pods with 8,000 blocks each are lost",
+                    "streamgauge trace reuse pod-a/ pod-b/ --cache-blocks 8000",
+                ),
+                (
+                    "Compare models and hours",
+                    "streamgauge trace reuse capture/ --cache-tokens 128000 \\\n      --by model,hour",
+                ),
+            ],
+        },
+    ),
     (
         "info",
         VerbHelp {

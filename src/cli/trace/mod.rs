@@ -5,6 +5,7 @@ mod examples;
 pub(super) mod flags;
 mod info_text;
 pub(super) mod notes;
+mod reuse;
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -48,6 +49,7 @@ enum Verb {
     Anonymize(AnonymizeArgs),
     Spread(SpreadArgs),
     Diff(DiffArgs),
+    Reuse(reuse::Args),
     /// Print the JSON Schema of our own trace format
     ///
     /// The schema covers the header in the first line of a file and the rows in the other lines.
@@ -299,6 +301,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             crate::cli::terminal::eprint_line(&format!("error: {error:#}"));
             Ok(ExitCode::from(2))
         }),
+        Verb::Reuse(args) => reuse::run(args),
         Verb::Schema => crate::cli::terminal::print(&format!("{:#}\n", row::schema().as_value())),
     }
 }

@@ -1,0 +1,173 @@
+//! `streamgauge trace reuse`: where prefix-cache hits are lost.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{ValueEnum, ValueHint};
+
+use super::diff::{render_table, right_aligned_table};
+use super::flags::{self, FormatName, TraceReadArgs};
+use super::notes;
+use crate::cli::terminal;
+use crate::report::ascii_plot::format_percent;
+use crate::trace::Trace;
+use crate::trace::info::{self, MAX_CACHE_BLOCKS};
+use crate::trace::merge::{self, ClockAlignment};
+use crate::trace::reuse::{self, ReuseReport, ReuseSums};
+
+/// Find where prefix-cache hits are lost: by routing, to the caches' capacity, or otherwise
+///
+/// The reuse that the workload offers is compared with what survives routing, what fits into the pods' caches, and what the
+/// engines report as cached. Give the captures of all pods. A pod is a server; with several captures, a server of one capture.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Captures to read: files or folders
+    #[arg(required = true, value_name = "CAPTURE", value_hint = ValueHint::AnyPath)]
+    captures: Vec<PathBuf>,
+
+    /// Cache size of each pod, in blocks of the capture
+    #[arg(long, value_name = "N", conflicts_with = "cache_tokens")]
+    cache_blocks: Option<usize>,
+
+    /// Cache size of each pod, in tokens
+    #[arg(long, value_name = "N")]
+    cache_tokens: Option<u64>,
+
+    /// Also group requests by these keys
+    #[arg(long, value_name = "KEY", value_delimiter = ',')]
+    by: Vec<GroupKey>,
+
+    /// Format of the captures [default: detected]
+    #[arg(long, value_name = "FORMAT")]
+    input_format: Option<FormatName>,
+
+    #[command(flatten)]
+    reading: TraceReadArgs,
+
+    /// Print one JSON object with all groups instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum GroupKey {
+    Model,
+    Class,
+    Hour,
+    Pod,
+}
+
+impl GroupKey {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Model => "model",
+            Self::Class => "class",
+            Self::Hour => "hour",
+            Self::Pod => "pod",
+        }
+    }
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    flags::check_stdin_once(&args.captures)?;
+    let mut traces = Vec::new();
+    for path in &args.captures {
+        let input = flags::open(path, args.input_format, &args.reading)?;
+        let name = path.display().to_string();
+        let trace = flags::with_whole_turns(input.trace);
+        let trace = if args.captures.len() > 1 { with_pod_names(trace, name.clone()) } else { trace };
+        traces.push((name, trace));
+    }
+    let name = traces.first().map(|(name, _)| name.clone()).unwrap_or_default();
+    let trace = merge::merge(traces, ClockAlignment::Clock)?;
+    let cache = args.cache_tokens.and_then(|tokens| info::cache_blocks(&trace.header, tokens)).or(args.cache_blocks);
+    anyhow::ensure!(
+        cache.is_none_or(|blocks| (1..=MAX_CACHE_BLOCKS).contains(&blocks)),
+        "expected a cache of 1 to {MAX_CACHE_BLOCKS} blocks"
+    );
+    let losses = trace.losses.clone();
+    let report = reuse::reuse(trace, &name, cache)?;
+    notes::print_losses(&losses);
+    if args.json {
+        return terminal::print(&format!("{}\n", serde_json::to_string_pretty(&report)?));
+    }
+    if cache.is_none() {
+        terminal::eprint_line(
+            "note: the pods' cache size is unknown, so losses to capacity are too; remedy: --cache-blocks or --cache-tokens",
+        );
+    }
+    terminal::print(&render(&report, &args.by))
+}
+
+/// Names each server after its capture: every sidecar calls its own server 127.0.0.1.
+fn with_pod_names(trace: Trace, capture: String) -> Trace {
+    let named = trace.entries.map(move |entry| {
+        let mut entry = entry?;
+        entry.upstream = Some(match entry.upstream {
+            Some(upstream) => format!("{capture} {upstream}"),
+            None => capture.clone(),
+        });
+        Ok(entry)
+    });
+    Trace { entries: Box::new(named), ..trace }
+}
+
+fn render(report: &ReuseReport, by: &[GroupKey]) -> String {
+    let caches = match report.cache_blocks {
+        Some(blocks) => format!(", with a cache of {blocks} blocks of {} tokens each", report.block_tokens),
+        None => String::new(),
+    };
+    let moves = report.sessions;
+    let mut text = format!(
+        "pods      {}{caches}\nsessions  {} with several requests; {} changed their pod, at {} of {} later requests\n\n",
+        report.pods, moves.repeated, moves.moved, moves.moved_requests, moves.later_requests
+    );
+    let mut table = right_aligned_table(&[
+        "share of prompt tokens",
+        "requests",
+        "offered",
+        "- routing",
+        "- capacity",
+        "- otherwise",
+        "= cached",
+        "sticky session",
+        "sticky prefix",
+    ]);
+    table.add_row(row("all", &report.all));
+    for key in by {
+        for (value, sums) in report.by.get(key.name()).into_iter().flatten() {
+            table.add_row(row(&format!("{} {value}", key.name()), sums));
+        }
+    }
+    text += &render_table(table);
+    text += "\nsticky: hits that other routing would add to caches of this size\n";
+    if !report.blocks_are_tokens {
+        let block = report.block_tokens;
+        text +=
+            &format!("Blocks are bytes, so each figure may miss up to one block (about {block} tokens) per request.\n");
+    }
+    if report.sampled_one_of > 1 {
+        text += &format!("Endless caches were estimated from 1 in {} block ids.\n", report.sampled_one_of);
+    }
+    text
+}
+
+fn row(name: &str, sums: &ReuseSums) -> Vec<String> {
+    let share = |tokens: f64| match sums.prompt_tokens {
+        0 => "-".to_owned(),
+        all => format_percent(tokens / all as f64),
+    };
+    let known = |tokens: Option<u64>| tokens.map_or("-".to_owned(), |tokens| share(tokens as f64));
+    let signed = |tokens: Option<i64>| tokens.map_or("-".to_owned(), |tokens| share(tokens as f64));
+    vec![
+        name.to_owned(),
+        sums.requests.to_string(),
+        share(sums.offered_tokens as f64),
+        share(sums.lost_by_routing() as f64),
+        known(sums.lost_to_capacity()),
+        signed(sums.lost_otherwise()),
+        known(sums.cached_tokens),
+        signed(sums.sticky_session_gain()),
+        signed(sums.sticky_prefix_gain()),
+    ]
+}

@@ -1,0 +1,243 @@
+//! Where prefix-cache hits are lost between a workload and the engines of several pods.
+//!
+//! Four caches see each prompt, in order of arrival:
+//!
+//! | cache | hits |
+//! |---|---|
+//! | endless, over all pods | *offered*: the reuse in the workload |
+//! | endless, one per pod | what survives routing; the difference is *lost by routing* |
+//! | LRU of the engines' size, one per pod | what fits; the difference is *lost to capacity* |
+//! | the engines' own, as responses report it | *cached*; the difference is *lost otherwise*: hash mismatch, eviction order, salt |
+//!
+//! Prompts of different models share no blocks. Every figure is in tokens. It is exact where a block is one of the
+//! engine's. A block of bytes, or a larger one, hides at most one block per request.
+
+mod pods;
+mod routing;
+mod sums;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+pub use pods::{MAX_FLEET_BLOCKS, MAX_PODS};
+pub use sums::ReuseSums;
+
+use self::pods::PodCaches;
+use self::routing::StickyRouting;
+use super::Trace;
+use super::blocks::{block_tokens, chained_ids, hash_text};
+use super::error::{Error, TraceProblem};
+use super::session_table::SessionTable;
+use crate::measure::calendar::utc;
+use crate::stats::hash::combine;
+use crate::stats::prefix_cache::UnboundedCache;
+use crate::trace_file::row::{BlockScheme, BlockUnit, TraceEntry};
+
+/// Pod of rows without an upstream.
+const UNKNOWN_POD: &str = "unknown";
+/// Maximum groups per key; further ones share [`OTHER_GROUP`].
+const MAX_GROUPS: usize = 1_000;
+const OTHER_GROUP: &str = "_other";
+
+/// Where the reuse of a trace was lost.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReuseReport {
+    /// Number of pods.
+    pub pods: usize,
+    /// Cache size of each pod, in blocks; `None` if unknown, when capacity and what is after it are unknown too.
+    pub cache_blocks: Option<usize>,
+    /// Tokens per block.
+    pub block_tokens: u64,
+    /// Whether blocks are tokens, so that hits of an engine with this block size are exact.
+    pub blocks_are_tokens: bool,
+    /// One of this many ids was sampled; 1 means exact.
+    pub sampled_one_of: u64,
+    /// Sessions, and those that changed their pod.
+    pub sessions: SessionMoves,
+    /// All requests.
+    pub all: ReuseSums,
+    /// Requests by model, class, hour and pod; a key is absent if no row has it.
+    pub by: BTreeMap<&'static str, BTreeMap<String, ReuseSums>>,
+}
+
+/// How sessions move between pods.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct SessionMoves {
+    /// Sessions with at least two requests.
+    pub repeated: u64,
+    /// Those that changed their pod at least once.
+    pub moved: u64,
+    /// Later requests of a session.
+    pub later_requests: u64,
+    /// Those that went to another pod than the request before.
+    pub moved_requests: u64,
+}
+
+#[derive(Clone, Copy)]
+struct LastPod {
+    pod: usize,
+    requests: u64,
+    moved: bool,
+}
+
+/// Reads a trace to its end, in order of arrival. `cache_blocks` is the cache size of each pod.
+///
+/// # Errors
+/// If a row cannot be read, the trace has no block ids, or it has more pods or blocks than can be held.
+pub fn reuse(trace: Trace, name: &str, cache_blocks: Option<usize>) -> Result<ReuseReport, Error> {
+    let blocks = trace.header.blocks.clone().ok_or_else(|| {
+        let problem = TraceProblem::new("the rows have no block ids, so their prefixes are unknown");
+        problem.with_remedy("record a capture with `streamgauge proxy --capture`").at_line(name, None)
+    })?;
+    let started = trace.header.started_unix_ns;
+    let mut collector = ReuseCollector::new(blocks, cache_blocks, &trace);
+    for entry in trace.entries {
+        let entry = entry?;
+        // An engine that did not answer may have computed nothing.
+        if entry.status.is_some_and(|status| !(200..300).contains(&status)) {
+            continue;
+        }
+        collector.add(&entry, started).map_err(|problem| problem.at_line(name, None))?;
+    }
+    Ok(collector.finish())
+}
+
+struct ReuseCollector {
+    blocks: BlockScheme,
+    cache_blocks: Option<usize>,
+    models: Vec<Option<String>>,
+    offered: UnboundedCache,
+    pods: PodCaches,
+    sticky: StickyRouting,
+    last_pods: SessionTable<LastPod>,
+    sessions: SessionMoves,
+    all: ReuseSums,
+    by: BTreeMap<&'static str, BTreeMap<String, ReuseSums>>,
+}
+
+impl ReuseCollector {
+    fn new(blocks: BlockScheme, cache_blocks: Option<usize>, trace: &Trace) -> Self {
+        Self {
+            blocks,
+            cache_blocks,
+            models: Vec::new(),
+            offered: UnboundedCache::default(),
+            pods: PodCaches::new(cache_blocks),
+            sticky: StickyRouting::new(cache_blocks, &trace.losses),
+            last_pods: SessionTable::new(&trace.losses),
+            sessions: SessionMoves::default(),
+            all: ReuseSums::default(),
+            by: BTreeMap::new(),
+        }
+    }
+
+    fn add(&mut self, entry: &TraceEntry, started: Option<u64>) -> Result<(), TraceProblem> {
+        let name = entry.upstream.as_deref().unwrap_or(UNKNOWN_POD);
+        let model = self.model(entry.model.as_deref());
+        let ids: Vec<u64> = chained_ids(&self.blocks, entry).map(|id| of_model(id, model)).collect();
+        let pod = self.pods.of(name)?;
+        let tokens = PromptTokens::of(entry, &self.blocks, ids.len());
+        let (counted, estimated) = self.offered.take(&ids);
+        let routed = self.pods.endless(pod, &ids);
+        let fitted = self.pods.bounded(pod, &ids);
+        let sticky = self.sticky.take(entry.session.as_deref(), (model, pod), &ids);
+        let mut sums = ReuseSums::default();
+        sums.requests = 1;
+        sums.prompt_tokens = tokens.prompt;
+        sums.offered_tokens = tokens.tokens(counted + estimated);
+        // The samples of two endless caches may differ.
+        sums.routed_tokens = tokens.tokens(routed).min(sums.offered_tokens);
+        if let Some(fitted) = fitted {
+            sums.add_fitted(tokens.tokens(fitted), entry.prompt.cached.map(|cached| cached.min(tokens.prompt)));
+        }
+        sums.sticky_session_tokens = sticky.map(|sticky| tokens.tokens(sticky.by_session));
+        sums.sticky_prefix_tokens = sticky.map(|sticky| tokens.tokens(sticky.by_prefix));
+        self.follow_session(entry, pod);
+        let hour = started.map(|started| utc(started.saturating_add(entry.at))[..13].to_owned() + "Z");
+        let class = (!entry.class.is_empty()).then(|| entry.class.to_string());
+        for (key, value) in
+            [("model", entry.model.clone()), ("class", class), ("hour", hour), ("pod", Some(name.to_owned()))]
+        {
+            if let Some(value) = value {
+                let groups = self.by.entry(key).or_default();
+                let full = groups.len() >= MAX_GROUPS && !groups.contains_key(&value);
+                *groups.entry(if full { OTHER_GROUP.to_owned() } else { value }).or_default() += sums;
+            }
+        }
+        self.all += sums;
+        Ok(())
+    }
+
+    fn model(&mut self, model: Option<&str>) -> u64 {
+        let known = self.models.iter().position(|known| known.as_deref() == model);
+        let at = known.unwrap_or_else(|| {
+            // Further models are told apart by their names.
+            if self.models.len() < MAX_GROUPS {
+                self.models.push(model.map(str::to_owned));
+            }
+            self.models.len() - 1
+        });
+        if at == 0 { 0 } else { hash_text(model.unwrap_or_default()) | 1 }
+    }
+
+    fn follow_session(&mut self, entry: &TraceEntry, pod: usize) {
+        let Some(session) = entry.session.as_deref() else { return };
+        let last = self.last_pods.get(session).copied();
+        let state = match last {
+            None => LastPod { pod, requests: 1, moved: false },
+            Some(last) => {
+                let moves = last.pod != pod;
+                self.sessions.later_requests += 1;
+                self.sessions.moved_requests += u64::from(moves);
+                self.sessions.repeated += u64::from(last.requests == 1);
+                self.sessions.moved += u64::from(moves && !last.moved);
+                LastPod { pod, requests: last.requests + 1, moved: last.moved || moves }
+            }
+        };
+        self.last_pods.insert(session, state);
+    }
+
+    fn finish(self) -> ReuseReport {
+        ReuseReport {
+            pods: self.pods.len(),
+            cache_blocks: self.cache_blocks,
+            block_tokens: block_tokens(&self.blocks),
+            blocks_are_tokens: self.blocks.unit == BlockUnit::Tokens,
+            sampled_one_of: self.offered.sampled_one_of().max(self.pods.sampled_one_of()),
+            sessions: self.sessions,
+            all: self.all,
+            by: self.by,
+        }
+    }
+}
+
+/// The first model keeps its ids: neighbours stay together, which the endless caches store well.
+fn of_model(id: u64, model: u64) -> u64 {
+    if model == 0 { id } else { combine(model, id) }
+}
+
+/// Converts blocks of one prompt to its tokens.
+struct PromptTokens {
+    prompt: u64,
+    /// Tokens of all blocks, by their nominal size or in proportion to the prompt's bytes.
+    per_block: f64,
+}
+
+impl PromptTokens {
+    fn of(entry: &TraceEntry, blocks: &BlockScheme, count: usize) -> Self {
+        let nominal = block_tokens(blocks);
+        let prompt = entry.prompt.tokens.unwrap_or(count as u64 * nominal);
+        let per_block = match (blocks.unit, entry.prompt.bytes, entry.prompt.tokens) {
+            (BlockUnit::Bytes, Some(bytes @ 1..), Some(tokens)) => {
+                f64::from(blocks.size) * tokens as f64 / bytes as f64
+            }
+            _ => nominal as f64,
+        };
+        Self { prompt, per_block }
+    }
+
+    fn tokens(&self, hit: u64) -> u64 {
+        ((hit as f64 * self.per_block) as u64).min(self.prompt)
+    }
+}

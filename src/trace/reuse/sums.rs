@@ -1,0 +1,110 @@
+//! Sums of hits over requests, and the losses between them.
+
+use std::ops::AddAssign;
+
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
+
+/// Hits of a group of requests, in tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReuseSums {
+    /// Requests.
+    pub requests: u64,
+    /// Tokens of all prompts.
+    pub prompt_tokens: u64,
+    /// Reuse in the workload: hits of an endless cache over all pods.
+    pub offered_tokens: u64,
+    /// Hits of an endless cache per pod.
+    pub routed_tokens: u64,
+    /// Hits of an LRU cache of the pods' size; `None` if the size is unknown.
+    pub fitted_tokens: Option<u64>,
+    /// The part of `fitted_tokens` in requests whose response reports the engine's hits.
+    pub fitted_where_reported: Option<u64>,
+    /// Hits that engines reported; `None` if none did.
+    pub cached_tokens: Option<u64>,
+    /// Hits of the same LRU caches if each session stayed on its first pod.
+    pub sticky_session_tokens: Option<u64>,
+    /// Hits of the same LRU caches if each request went to the pod with its longest prefix.
+    pub sticky_prefix_tokens: Option<u64>,
+}
+
+impl ReuseSums {
+    /// Adds a request's hits in the LRU cache, and those that its response reports.
+    pub(super) fn add_fitted(&mut self, fitted: u64, cached: Option<u64>) {
+        let fitted = fitted.min(self.routed_tokens);
+        add(&mut self.fitted_tokens, Some(fitted));
+        if cached.is_some() {
+            add(&mut self.fitted_where_reported, Some(fitted));
+            add(&mut self.cached_tokens, cached);
+        }
+    }
+
+    /// Reuse that another pod's cache had.
+    pub fn lost_by_routing(&self) -> u64 {
+        self.offered_tokens - self.routed_tokens
+    }
+
+    /// Reuse that the pod's cache had evicted.
+    pub fn lost_to_capacity(&self) -> Option<u64> {
+        Some(self.routed_tokens - self.fitted_tokens?)
+    }
+
+    /// Reuse that the engine should have had and did not report; negative if it reported more.
+    pub fn lost_otherwise(&self) -> Option<i64> {
+        Some(self.fitted_where_reported?.cast_signed() - self.cached_tokens?.cast_signed())
+    }
+
+    /// Hits that sticky routing by session would add.
+    pub fn sticky_session_gain(&self) -> Option<i64> {
+        Some(self.sticky_session_tokens?.cast_signed() - self.fitted_tokens?.cast_signed())
+    }
+
+    /// Hits that routing by prefix would add.
+    pub fn sticky_prefix_gain(&self) -> Option<i64> {
+        Some(self.sticky_prefix_tokens?.cast_signed() - self.fitted_tokens?.cast_signed())
+    }
+}
+
+fn add(sum: &mut Option<u64>, more: Option<u64>) {
+    if let Some(more) = more {
+        *sum = Some(sum.unwrap_or(0).saturating_add(more));
+    }
+}
+
+impl AddAssign for ReuseSums {
+    fn add_assign(&mut self, other: Self) {
+        self.requests += other.requests;
+        self.prompt_tokens = self.prompt_tokens.saturating_add(other.prompt_tokens);
+        self.offered_tokens = self.offered_tokens.saturating_add(other.offered_tokens);
+        self.routed_tokens = self.routed_tokens.saturating_add(other.routed_tokens);
+        add(&mut self.fitted_tokens, other.fitted_tokens);
+        add(&mut self.fitted_where_reported, other.fitted_where_reported);
+        add(&mut self.cached_tokens, other.cached_tokens);
+        add(&mut self.sticky_session_tokens, other.sticky_session_tokens);
+        add(&mut self.sticky_prefix_tokens, other.sticky_prefix_tokens);
+    }
+}
+
+impl Serialize for ReuseSums {
+    /// The chain from offered to cached; a step that is unknown is absent.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("requests", &self.requests)?;
+        map.serialize_entry("prompt_tokens", &self.prompt_tokens)?;
+        map.serialize_entry("offered_tokens", &self.offered_tokens)?;
+        map.serialize_entry("lost_by_routing_tokens", &self.lost_by_routing())?;
+        let signed = |value: Option<u64>| value.map(u64::cast_signed);
+        for (key, value) in [
+            ("lost_to_capacity_tokens", signed(self.lost_to_capacity())),
+            ("lost_otherwise_tokens", self.lost_otherwise()),
+            ("cached_tokens", signed(self.cached_tokens)),
+            ("sticky_session_gain_tokens", self.sticky_session_gain()),
+            ("sticky_prefix_gain_tokens", self.sticky_prefix_gain()),
+        ] {
+            if let Some(value) = value {
+                map.serialize_entry(key, &value)?;
+            }
+        }
+        map.end()
+    }
+}

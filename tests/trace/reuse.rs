@@ -1,0 +1,150 @@
+//! `trace reuse`: where prefix-cache hits are lost, by worked values.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Exit code, stdout and stderr.
+fn run(args: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_streamgauge")).args(args).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// A request at this second to a pod: the blocks of its prompt, and the tokens that its engine reports as cached.
+struct Request(u64, &'static str, &'static str, &'static [u64], u64);
+
+/// Writes a capture in blocks of 16 tokens.
+fn capture(folder: &TempDir, name: &str, requests: &[Request]) -> String {
+    let blocks =
+        json!({"size": 16, "unit": "tokens", "last": "dropped", "ids": "chained", "scope": "trace", "key": "k"});
+    let header = json!({"streamgauge_trace": 1, "source": "streamgauge 1", "started_unix_ns": 1_795_504_655_000_000_000_u64, "blocks": blocks});
+    let row = |Request(at, pod, session, blocks, cached): &Request| {
+        let prompt = json!({"tokens": 16 * blocks.len(), "source": "usage", "cached": cached, "blocks": blocks});
+        json!({"at": at * 1_000_000_000, "model": "m", "prompt": prompt, "session": session, "status": 200, "upstream": pod,
+            "class": {"tier": session}})
+    };
+    let path = folder.path().join(name);
+    let lines = [header].into_iter().chain(requests.iter().map(row)).map(|line| format!("{line}\n"));
+    std::fs::write(&path, lines.collect::<String>()).unwrap();
+    path.display().to_string()
+}
+
+fn report(args: &[&str]) -> Value {
+    let (code, stdout, stderr) = run(&[&["trace", "reuse", "--json"], args].concat());
+    assert_eq!(code, Some(0), "{stderr}");
+    serde_json::from_str(&stdout).unwrap()
+}
+
+/// Offered, lost by routing, to capacity and otherwise, and cached.
+fn chain(sums: &Value) -> [Option<i64>; 5] {
+    ["offered_tokens", "lost_by_routing_tokens", "lost_to_capacity_tokens", "lost_otherwise_tokens", "cached_tokens"]
+        .map(|key| sums.get(key).map(|value| value.as_i64().unwrap()))
+}
+
+const REQUESTS: [Request; 5] = [
+    Request(1, "a:1", "s", &[1, 2], 0),
+    // The other pod has the prefix.
+    Request(2, "b:1", "s", &[1, 2], 0),
+    Request(3, "a:1", "t", &[3, 4], 0),
+    // Two blocks fit, and these were used before.
+    Request(4, "a:1", "s", &[1, 2], 0),
+    // Both blocks are in the pod's cache; its engine reports one.
+    Request(5, "b:1", "s", &[1, 2], 16),
+];
+
+#[test]
+fn each_loss_is_counted_where_it_happens() {
+    let folder = TempDir::new().unwrap();
+    let capture = capture(&folder, "all.jsonl", &REQUESTS);
+    let found = report(&[&capture, "--cache-blocks", "2"]);
+    assert_eq!((&found["pods"], &found["all"]["prompt_tokens"]), (&json!(2), &json!(160)));
+    assert_eq!(chain(&found["all"]), [96, 32, 32, 16, 16].map(Some));
+    assert_eq!(chain(&found["by"]["pod"]["a:1"]), [32, 0, 32, 0, 0].map(Some));
+    assert_eq!(chain(&found["by"]["pod"]["b:1"]), [64, 32, 0, 16, 16].map(Some));
+    assert_eq!(chain(&found["by"]["class"]["tier=t"]), [Some(0); 5]);
+    assert_eq!(found["by"]["hour"].as_object().unwrap().keys().collect::<Vec<_>>(), ["2026-11-24T07Z"]);
+    let moves = json!({"repeated": 1, "moved": 1, "later_requests": 3, "moved_requests": 3});
+    assert_eq!(found["sessions"], moves);
+}
+
+#[test]
+fn without_a_cache_size_only_the_loss_by_routing_is_known() {
+    let folder = TempDir::new().unwrap();
+    let capture = capture(&folder, "all.jsonl", &REQUESTS);
+    assert_eq!(chain(&report(&[&capture])["all"]), [Some(96), Some(32), None, None, None]);
+    let (_, _, stderr) = run(&["trace", "reuse", &capture]);
+    assert!(stderr.contains("remedy: --cache-blocks or --cache-tokens"), "{stderr}");
+}
+
+#[test]
+fn sticky_routing_wins_back_what_its_pods_hold() {
+    let folder = TempDir::new().unwrap();
+    let capture = capture(&folder, "all.jsonl", &REQUESTS);
+    let found = report(&[&capture, "--cache-tokens", "64"]);
+    // Of four blocks both prompts fit into pod a, so that requests 2, 4 and 5 hit there; as routed, 4 and 5 hit.
+    assert_eq!(found["all"]["sticky_session_gain_tokens"], 32);
+    assert_eq!(found["all"]["sticky_prefix_gain_tokens"], 32);
+    let small = report(&[&capture, "--cache-blocks", "2"]);
+    // By session, request 3 evicts the prefix from pod a: 2 and 5 hit. By prefix it goes to pod b: 2, 4 and 5 hit.
+    assert_eq!(small["all"]["sticky_session_gain_tokens"], 32);
+    assert_eq!(small["all"]["sticky_prefix_gain_tokens"], 64);
+}
+
+#[test]
+fn the_order_of_rows_and_the_split_into_captures_change_nothing() {
+    let folder = TempDir::new().unwrap();
+    let [a, b, c, d, e] = REQUESTS;
+    let whole = capture(&folder, "all.jsonl", &[e, c, a, d, b]);
+    let [a, b, c, d, e] = REQUESTS;
+    // Every sidecar calls its own server by one name.
+    let own = |request: Request| Request(request.0, "127.0.0.1:8000", request.2, request.3, request.4);
+    let first = capture(&folder, "a.jsonl", &[a, c, d].map(own));
+    let second = capture(&folder, "b.jsonl", &[b, e].map(own));
+    let args = ["--cache-blocks", "2"];
+    let whole = report(&[&[&*whole], &args[..]].concat());
+    let parts = report(&[&[&*first, &*second], &args[..]].concat());
+    assert_eq!(
+        (&whole["all"], &whole["sessions"], &whole["pods"]),
+        (&parts["all"], &parts["sessions"], &parts["pods"])
+    );
+    assert_eq!(chain(&whole["all"]), [96, 32, 32, 16, 16].map(Some));
+}
+
+#[test]
+fn models_share_no_blocks_and_requests_that_failed_count_nowhere() {
+    let folder = TempDir::new().unwrap();
+    let path = capture(&folder, "all.jsonl", &REQUESTS);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    lines[5]["model"] = json!("other");
+    lines[4]["status"] = json!(503);
+    std::fs::write(&path, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    let found = report(&[&path, "--cache-blocks", "2"]);
+    assert_eq!((&found["all"]["requests"], chain(&found["all"])[0]), (&json!(4), Some(32)));
+    assert_eq!(chain(&found["by"]["model"]["other"])[0], Some(0));
+}
+
+#[test]
+fn a_trace_without_block_ids_is_refused_with_the_remedy() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("plain.jsonl");
+    std::fs::write(&path, "{\"streamgauge_trace\":1,\"source\":\"x\"}\n{\"at\":0}\n").unwrap();
+    let (code, _, stderr) = run(&["trace", "reuse", path.to_str().unwrap()]);
+    assert_eq!(code, Some(1));
+    assert!(stderr.contains("no block ids") && stderr.contains("--capture"), "{stderr}");
+}
+
+#[test]
+fn the_engines_of_two_pods_report_the_hits_that_are_predicted() {
+    let pods = ["a", "b"].map(|pod| format!("{}/tests/data/captures/pod-{pod}", env!("CARGO_MANIFEST_DIR")));
+    let found = report(&[&pods[0], &pods[1], "--cache-blocks", "400"]);
+    let prompt = found["all"]["prompt_tokens"].as_f64().unwrap();
+    let [offered, routing, capacity, otherwise, cached] =
+        chain(&found["all"]).map(|tokens| tokens.unwrap() as f64 / prompt);
+    assert!(otherwise.abs() < 0.01, "the simulated engines are LRU caches of this size: {otherwise}");
+    assert!(offered > 0.6 && capacity > 0.15 && cached > 0.4, "{offered} {capacity} {cached}");
+    // Sessions stay on their pods; only the common start of all prompts is missed once more.
+    assert!((0.0..0.01).contains(&routing), "{routing}");
+}
