@@ -33,6 +33,8 @@ pub const MAX_GROUPS: usize = 256;
 pub const MAX_SLICES: u64 = 10_000;
 /// Maximum memory of a request without its gaps, in bytes: a dozen values and a [`RequestPoint`].
 pub const MAX_REQUEST_BYTES: usize = 208;
+/// Statuses of requests that a server does not accept as they are.
+pub(super) const INVALID_STATUSES: [u16; 3] = [400, 413, 422];
 /// Maximum models in the context of a report.
 const MAX_MODELS: usize = 16;
 /// Name of an outcome that the row does not contain.
@@ -53,6 +55,29 @@ pub struct AccumulatorSettings {
     pub conditions: Vec<Condition>,
     /// Selects the requests; the others count nowhere.
     pub filter: RequestFilter,
+}
+
+/// Requests that a server refused as invalid.
+#[derive(Clone, Debug, Default)]
+pub struct Refusals {
+    /// Number of requests.
+    pub count: u64,
+    /// Prompt and output tokens that they asked for, where both are known.
+    pub tokens: Vec<u64>,
+}
+
+impl Refusals {
+    fn add(&mut self, request: &RequestView) {
+        if !request.status.is_some_and(|status| INVALID_STATUSES.contains(&status)) {
+            return;
+        }
+        self.count += 1;
+        let input = request.input.or(request.planned_values.input_tokens);
+        let output = request.max_tokens.or(request.planned_values.output_tokens);
+        if let Some((input, output)) = input.zip(output) {
+            push(&mut self.tokens, input.saturating_add(output));
+        }
+    }
 }
 
 /// Counts of one SLO.
@@ -190,6 +215,8 @@ pub struct Accumulator {
     pub warm_up: RequestStats,
     /// Every request, for intervals, charts and diagnosis.
     pub points: Vec<RequestPoint>,
+    /// Requests that a server refused as invalid.
+    pub refusals: Refusals,
     /// Inter-token latencies of the successes by time.
     pub gaps: SliceHistogram,
     /// The first models that requests named.
@@ -228,6 +255,7 @@ impl Accumulator {
         let verdicts = verdicts(request, &self.settings);
         self.total.add(request, &self.settings, &verdicts);
         self.fidelity.add(request);
+        self.refusals.add(request);
         push(&mut self.points, RequestPoint::of(request, self.settings.definitions, &verdicts));
         self.add_gaps(request);
         if let Some(model) = request.model.as_ref().filter(|_| self.models.len() < MAX_MODELS)

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 
 use comfy_table::{CellAlignment, Table, presets};
 
+use super::accumulate::INVALID_STATUSES;
 use super::ascii_plot::{bar, columns, format_value, replace_unprintable, with_thousands};
 use super::condition::ConditionResult;
+use super::diagnosis::DiagnosisVerdict;
 use super::distribution::{MetricDistribution, percentile_name};
 use super::fidelity::text;
 use super::metric::ReportMetric;
 use super::servers::{SLICE_FIGURES, ServerSummary, aggregate};
-use super::{Report, RequestSummary};
+use super::{Report, RequestSummary, checklist, diagnosis, time_course};
 use crate::stats::interval::{Interval, NotEnoughData};
 use crate::trace_file::server_metrics::ServerMetric;
 
@@ -19,6 +21,8 @@ pub const PERCENTILES: [f64; 5] = [50.0, 90.0, 95.0, 99.0, 99.9];
 
 /// Width of the label column.
 const LABEL: usize = 13;
+/// Width of the verdict column.
+const DIAGNOSIS: usize = 19;
 /// Lines of the load plot.
 const HEIGHT: u64 = 4;
 /// Maximum length of a bar, in columns.
@@ -71,6 +75,15 @@ pub fn render(report: &Report, shown: &[f64], screen: TextLayout) -> String {
             aligned(&server.table())
         );
     }
+    text += "\ndiagnosis: what bounds the latencies\n";
+    text += &named_lines(diagnosis::lines(&report.diagnosis), DIAGNOSIS);
+    for table in [diagnosis::finding_table(&report.diagnosis), diagnosis::relation_table(&report.diagnosis)] {
+        text += &table.map_or(String::new(), |table| format!("\n{}", aligned(&table)));
+    }
+    text += "\ntime: drift, warm-up and steady state\n";
+    text += &named_lines(time_course::lines(&report.time_course, &report.servers), LABEL + 1);
+    text +=
+        &time_course::trend_table(&report.time_course).map_or(String::new(), |table| format!("\n{}", aligned(&table)));
     for (metric, bins) in &report.histograms {
         text += &histogram(metric.label(has_planned_times(&report.whole)), *metric, bins, screen);
     }
@@ -81,10 +94,20 @@ pub fn render(report: &Report, shown: &[f64], screen: TextLayout) -> String {
     {
         text += &format!("\n{}", aligned(&part));
     }
+    text += "\nchecklist: ten questions of an honest benchmark\n";
+    text += &named_lines(checklist::lines(&report.checklist), LABEL);
     for warning in &report.warnings {
         text += &format!("\nwarning: {}\n  advice: {}\n", replace_unprintable(&warning.text), warning.advice);
     }
-    if screen.plain { text.replace('≤', "<=").replace('µ', "u").replace('–', "-") } else { text }
+    if screen.plain { to_ascii(text) } else { text }
+}
+
+/// Signs of this crate's own sentences, and their spelling in ASCII.
+const SIGNS: [(char, &str); 8] =
+    [('≤', "<="), ('µ', "u"), ('–', "-"), ('−', "-"), ('…', "..."), ('×', "x"), ('÷', "/"), ('²', "^2")];
+
+fn to_ascii(text: String) -> String {
+    SIGNS.iter().fold(text, |text, (sign, ascii)| text.replace(*sign, ascii))
 }
 
 /// Returns named lines; a line without a name continues the previous one.
@@ -116,14 +139,23 @@ pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
         lines.push(("definitions", format!("those of {}", report.definitions)));
     }
     lines.push(("requests", count_list(whole.outcomes.iter().map(|(name, count)| ((*name).to_owned(), *count)))));
-    let refused = whole.statuses.iter().filter(|(status, _)| **status >= 300);
+    let too_long = report.diagnosis.finding(DiagnosisVerdict::ContextWindow);
+    // The statement replaces statuses that only say that a request was invalid.
+    let is_explained = |status: &u16| {
+        let invalid =
+            INVALID_STATUSES.map(|status| whole.statuses.get(&status).copied().unwrap_or(0)).iter().sum::<u64>();
+        let explained = too_long.and_then(|finding| finding.evidence.first()).map(|count| count.value as u64);
+        INVALID_STATUSES.contains(status) && explained == Some(invalid)
+    };
+    let refused = whole.statuses.iter().filter(|(status, _)| **status >= 300 && !is_explained(status));
     let refused = refused.map(|(status, count)| format!("{} answered {status}", with_thousands(*count)));
     let mut errors: BTreeMap<&str, u64> = BTreeMap::new();
     for (name, count) in report.sources.iter().flat_map(|source| &source.errors) {
         *errors.entry(name).or_default() += count;
     }
     let errors = errors.iter().map(|(name, count)| format!("{} {name}", with_thousands(*count)));
-    let refused: Vec<String> = errors.chain(refused).collect();
+    let too_long = too_long.map(|finding| finding.statement.clone());
+    let refused: Vec<String> = errors.chain(too_long).chain(refused).collect();
     if !refused.is_empty() {
         lines.push(("", refused.join(", ")));
     }
