@@ -25,13 +25,17 @@
 //! | `seconds` | window of the rates, from the first start to the last end; in a slice, its overlap with that window |
 //! | `throughput` | successes per second: `requests`, `input_tokens`, `output_tokens`, `total_tokens` |
 //! | `tokens` | of successes: `input`, `cached`, `output`, and `sources`: requests by source of the output count |
-//! | `goodput[]` | `slo`, `text`, `met`, `counted`, `share`, `share_interval`, `requests_per_second`, `tokens_per_second` |
+//! | `goodput[]` | `slo`, `text`, `met`, `counted`, `share` (of `counted`: failures included unless the SLO excludes them), `share_interval`, `successes`, `share_of_successes`, `missed` (requests by objective; `error`: without a complete response), `requests_per_second`, `tokens_per_second` |
+//! | `zero_gap_share` | share of the gaps between tokens that are 0, because their events came in one read |
+//! | `per_gpu` | with `--meta gpu_count`: `gpus`, `output_tokens`, `total_tokens` per second and GPU |
+//! | `bandwidth_bound` | with `--hardware`: the memory's bound on TPOT ([`hardware`]) |
+//! | `side_by_side[]` | with `--definitions all`: `definitions`, and `throughput`, `goodput`, `metrics` as that tool defines them |
 //! | `metrics` | by name: `unit` (`ms`, `tokens`, `tokens/s`), `count`, `avg`, `min`, `p…`, `max`, `std`, `sum`; of latencies `tail_ratio`, p99 ÷ p50; `ci95` ([`confidence`]): `effective_count`, and `low`, `high` of `avg`, of each percentile and of `tail_ratio`; `null` without enough data |
 //! | `servers[]` | with `--server-metrics` (replay, load): `url`, `scrapes`, `failed`, `from_s` and `to_s` (the time that they cover), `figures` by name ([`ServerMetric`](crate::trace_file::server_metrics::ServerMetric)): `unit`, `avg`, `min`, `max` of a gauge, `total`, `per_second` of a counter; `durations`: `mean_s`, `requests` of the server's own histograms; `prefix_hit_rate` |
 //! | `in_flight` | open requests of the same source at each send, including the new one: `mean`, `max`, `over_time` in 60 equal parts of `seconds` |
 //! | `fidelity` | of a run: planned compared with sent and achieved ([`fidelity`] has the definitions); see below |
 //! | `warm_up` | the run's warm-up, which counts nowhere else: every key from `requests` to `metrics` |
-//! | `production` | with `--source`: `path`, and `in_flight` and every key from `requests` to `metrics` of its rows |
+//! | `production` | with `--source`, or if the trace that `run.json` names is a capture and is there: `path`, and `in_flight` and every key from `requests` to `metrics` of its rows |
 //! | `slices[]` | with `--slice`: `from_s`, `to_s` on the shared timeline, and every key from `requests` to `servers` |
 //! | `groups[]` | with `--by`: `by` with a value per key, and every key from `requests` to `metrics` |
 //! | `diagnosis` | `relations[]`: what latencies depend on; `findings[]`: `verdict`, `statement`, `share` that it explains, `evidence[]`, `symptom`, `next_measurement`. A relation or evidence: `name`, `value`, `unit`, `interval`, and the threshold that it passed, `at_least` or `at_most` ([`diagnosis`]) |
@@ -70,6 +74,7 @@ pub mod distribution;
 pub mod fidelity;
 pub mod filter;
 pub mod group_by;
+pub mod hardware;
 pub mod hlog;
 pub mod html;
 pub mod in_flight;
@@ -83,6 +88,7 @@ pub mod request_point;
 pub mod request_view;
 pub mod saturation;
 pub mod servers;
+pub mod side_by_side;
 pub mod slice_flow;
 pub mod source;
 mod source_error;
@@ -103,13 +109,16 @@ use crate::measure::time::{Gap, Stamp};
 use accumulate::{Accumulator, RequestStats};
 use checklist::{ChecklistInput, ChecklistRow};
 use condition::ConditionResult;
-use context::ReportContext;
+use context::{FactName, ReportContext};
 use definitions::Definitions;
 use diagnosis::{Diagnosis, DiagnosisFacts};
+pub use distribution::PERCENTILES;
 use fidelity::Fidelity;
+use hardware::{BandwidthBound, Hardware};
 use in_flight::InFlightStats;
 use metric::{MetricUnit, ReportMetric};
 use servers::ServerSummary;
+use side_by_side::ToolFigures;
 use source::ReportSource;
 pub use summary::{RequestSummary, SloGoodput, Throughput, TokenTotals, slo_goodput};
 use time_course::TimeCourse;
@@ -117,9 +126,6 @@ use warnings::WarningText;
 
 /// Schema version of the JSON object.
 const VERSION: u32 = 1;
-
-/// Default percentiles.
-pub const PERCENTILES: [f64; 10] = [1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9];
 
 /// A complete report, ready for every output format.
 #[derive(Debug, Serialize)]
@@ -149,6 +155,15 @@ pub struct Report {
     /// Conditions of `--fail-if`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<ConditionResult>,
+    /// Throughput per GPU, if the number of GPUs is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_gpu: Option<PerGpuThroughput>,
+    /// The bound of the memory bandwidth on TPOT.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bandwidth_bound: Option<BandwidthBound>,
+    /// What each tool would have reported.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub side_by_side: Vec<ToolFigures>,
     /// What bounds the latencies.
     pub diagnosis: Diagnosis,
     /// Drift, warm-up and steady state.
@@ -172,6 +187,25 @@ pub struct Report {
     /// Summary of the captured trace that a run replayed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub production: Option<Production>,
+}
+
+/// Tokens per second of one GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PerGpuThroughput {
+    /// Number of GPUs (`--meta gpu_count`).
+    pub gpus: u64,
+    /// Output tokens of successes per second and GPU.
+    pub output_tokens: f64,
+    /// Prompt and output tokens of successes per second and GPU.
+    pub total_tokens: f64,
+}
+
+impl PerGpuThroughput {
+    fn of(context: &ReportContext, throughput: Throughput) -> Option<Self> {
+        let gpus: u64 = context.get(FactName::GpuCount)?.trim().parse().ok().filter(|gpus| *gpus > 0)?;
+        let each = |rate: f64| rate / gpus as f64;
+        Some(Self { gpus, output_tokens: each(throughput.output_tokens), total_tokens: each(throughput.total_tokens) })
+    }
 }
 
 /// The captured trace that a run replayed.
@@ -302,6 +336,7 @@ impl Report {
         let context = ReportContext::of(&sources, models, seconds);
         let input = ChecklistInput { summary: &summary, context: &context, sources: &sources, course: &time_course };
         let checklist = checklist::rows(&input);
+        let per_gpu = PerGpuThroughput::of(&context, summary.throughput);
         let planned = !whole.samples[ReportMetric::TtftFromPlanned as usize].is_empty();
         let ttft = if planned { ReportMetric::TtftFromPlanned } else { ReportMetric::Ttft };
         let pictures = [ttft, ReportMetric::Itl]
@@ -321,6 +356,9 @@ impl Report {
             slices,
             groups,
             conditions,
+            per_gpu,
+            bandwidth_bound: None,
+            side_by_side: Vec::new(),
             diagnosis,
             time_course,
             checklist,
@@ -340,6 +378,13 @@ impl Report {
         let (first, last) = window(whole);
         let summary = RequestSummary::of(whole, last - first, &settings.slos, percentiles);
         self.production = Some(Production { path, in_flight: InFlightStats::of(&load), summary });
+        self
+    }
+
+    /// Adds the bound of the memory bandwidth.
+    pub fn with_hardware(mut self, hardware: &Hardware) -> Self {
+        let batch = self.in_flight.as_ref().map(|load| load.mean);
+        self.bandwidth_bound = BandwidthBound::of(hardware, &self.whole, &self.servers, batch);
         self
     }
 

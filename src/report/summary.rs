@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
-use super::accumulate::{AccumulatorSettings, RequestStats};
+use super::accumulate::{AccumulatorSettings, OBJECTIVES, RequestStats};
 use super::confidence;
 use super::distribution::MetricDistribution;
 use super::metric::ReportMetric;
@@ -31,6 +31,9 @@ pub struct RequestSummary {
     pub tokens: TokenTotals,
     /// Goodput of each SLO.
     pub goodput: Vec<SloGoodput>,
+    /// Share of the gaps between tokens that are 0: their events came together, in one read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zero_gap_share: Option<f64>,
     /// Distribution of every metric with values.
     #[serde(serialize_with = "by_name")]
     pub metrics: Vec<MetricDistribution>,
@@ -71,7 +74,7 @@ pub struct SloGoodput {
     pub text: String,
     /// Requests that met it.
     pub met: u64,
-    /// Requests that it applies to.
+    /// Requests that it applies to, failures included unless the SLO excludes them: the denominator of `share`.
     pub counted: u64,
     /// Share that met it; absent if it applies to none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,13 +82,21 @@ pub struct SloGoodput {
     /// 95 % interval of the share, if there is enough data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share_interval: Option<Interval>,
+    /// Successes that it applies to: the denominator of `share_of_successes`.
+    pub successes: u64,
+    /// Share of the successes that met it; absent without any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share_of_successes: Option<f64>,
+    /// Requests that missed each objective; `error` counts those without a complete response.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub missed: BTreeMap<&'static str, u64>,
     /// Requests that met it, per second of the window.
     pub requests_per_second: f64,
     /// Output tokens of the requests that met it, per second of the window.
     pub tokens_per_second: f64,
 }
 
-fn by_name<S: Serializer>(metrics: &[MetricDistribution], serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn by_name<S: Serializer>(metrics: &[MetricDistribution], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(metrics.iter().map(|metric| (metric.metric.key(), metric)))
 }
 
@@ -99,6 +110,9 @@ pub fn slo_goodput(figures: &RequestStats, seconds: f64, slos: &Slos) -> Vec<Slo
         counted: good.counted,
         share: (good.counted > 0).then(|| good.met as f64 / good.counted as f64),
         share_interval: None,
+        successes: good.successes,
+        share_of_successes: (good.successes > 0).then(|| good.met as f64 / good.successes as f64),
+        missed: OBJECTIVES.into_iter().zip(good.missed).filter(|(_, missed)| *missed > 0).collect(),
         requests_per_second: per_second(good.met),
         tokens_per_second: per_second(good.tokens),
     });
@@ -130,6 +144,10 @@ impl RequestSummary {
             },
             tokens: TokenTotals { input, cached: figures.cached, output, sources: figures.sources.clone() },
             goodput,
+            zero_gap_share: figures.samples[ReportMetric::Gap as usize]
+                .sorted()
+                .map(|gaps| gaps.up_to(0) as f64 / gaps.count() as f64)
+                .filter(|share| *share > 0.0),
             metrics,
         }
     }

@@ -6,6 +6,7 @@ mod checklist;
 mod compare;
 mod diagnosis;
 mod fidelity;
+mod figures;
 mod llmd;
 mod out_formats;
 mod peer_files;
