@@ -13,7 +13,7 @@ use super::production::production_baseline;
 use super::runner::flags::{Conditions, conditions, min_goodput};
 use super::terminal::{text_layout, usage_error};
 use super::trace_input::{digest, ensure_rereadable};
-use super::values::{group_by, parse_duration};
+use super::values::{group_by, parse_duration, positive};
 use super::verb_help::VerbHelp;
 use crate::measure::slo::{Slo, Slos};
 use crate::measure::time::{Gap, Window};
@@ -22,7 +22,10 @@ use crate::report::condition::Condition;
 use crate::report::definitions::Definitions;
 use crate::report::filter::RequestFilter;
 use crate::report::group_by::GroupBy;
+use crate::report::hardware::{Hardware, MemoryBandwidth};
+use crate::report::metric::ReportMetric;
 use crate::report::peer_files::summary::PeerSummary;
+use crate::report::side_by_side::ToolFigures;
 use crate::report::source::{SourceError, SourceReader, read};
 use crate::report::sweep::file::SweepFile;
 use crate::report::sweep::{self, Sweep, SweepReportOptions};
@@ -101,9 +104,27 @@ pub(super) struct Args {
     #[arg(long, value_name = "TRACE", value_hint = ValueHint::AnyPath, help_heading = "Figures")]
     source: Option<PathBuf>,
 
-    /// Define latencies as this tool does
-    #[arg(long, value_name = "TOOL", help_heading = "Figures", default_value = "streamgauge", value_parser = names(Definitions::ALL.map(Definitions::name)))]
+    /// Define latencies as this tool does; `all` adds a table of what each tool would have reported
+    #[arg(long, value_name = "TOOL", help_heading = "Figures", default_value = "streamgauge", value_parser = definition_names())]
     definitions: String,
+
+    /// Add the bound of the memory bandwidth on TPOT, e.g. bandwidth=4.8TB/s
+    ///
+    /// The bandwidth is that of all GPUs that hold one copy of the model.
+    #[arg(long, value_name = "HARDWARE", help_heading = "Hardware", requires_all = ["params", "bytes_per_param"])]
+    hardware: Option<MemoryBandwidth>,
+
+    /// Parameters that a decode step reads, e.g. 8e9; of a mixture of experts those of its active experts
+    #[arg(long, value_name = "N", help_heading = "Hardware", requires = "hardware", value_parser = positive)]
+    params: Option<f64>,
+
+    /// Bytes of a parameter: 2 for bf16, 1 for fp8, 0.5 for 4 bits
+    #[arg(long, value_name = "BYTES", help_heading = "Hardware", requires = "hardware", value_parser = positive)]
+    bytes_per_param: Option<f64>,
+
+    /// Bytes that a token adds to the KV cache, e.g. 131072; adds the reads of the KV cache to the bound
+    #[arg(long, value_name = "BYTES", help_heading = "Hardware", requires = "hardware", value_parser = positive)]
+    kv_bytes_per_token: Option<f64>,
 
     /// Report these percentiles, e.g. 50,95,99.9
     #[arg(long, value_name = "LIST", help_heading = "Figures", value_delimiter = ',', value_parser = percentile)]
@@ -188,7 +209,20 @@ fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
     let shown = if given { &args.percentiles[..] } else { &text::PERCENTILES };
     let window = sources.iter().find(|source| source.run).map_or_else(Window::default, |source| source.trace_window);
     let sent = sources.iter().find_map(|source| source.trace_digest.clone());
+    let named = sources.iter().find_map(|source| source.trace.clone());
     let mut report = Report::of(&mut fold, sources, percentiles);
+    if let Some(hardware) = args.hardware() {
+        report = report.with_hardware(&hardware);
+    }
+    if args.definitions == ALL_DEFINITIONS {
+        report.side_by_side = args.side_by_side(&fold.settings.slos)?;
+    }
+    if let (None, Some(trace)) = (&args.source, named)
+        && let Some(mut production) =
+            captured_production(Path::new(&trace), sent.as_deref(), window, fold.settings.definitions)
+    {
+        report = report.with_production(trace, &mut production, percentiles);
+    }
     if let Some(source) = &args.source {
         if sent.is_some() {
             ensure_rereadable(source).context("--source")?;
@@ -215,7 +249,46 @@ fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if report.fails() { ExitCode::FAILURE } else { printed })
 }
 
+/// The results of the capture that a run was made from, if it is still there, has the bytes that were sent, and has
+/// results. The user did not ask for it, so everything else is silence.
+fn captured_production(
+    trace: &Path,
+    sent: Option<&str>,
+    window: Window,
+    definitions: Definitions,
+) -> Option<Accumulator> {
+    let is_same = ensure_rereadable(trace).is_ok() && digest(trace).ok()?.as_deref() == sent;
+    if !is_same {
+        return None;
+    }
+    let (production, _) = production_baseline(trace, window, definitions).ok()?;
+    let has_results = !production.total.samples[ReportMetric::E2e as usize].is_empty();
+    has_results.then_some(production)
+}
+
 impl Args {
+    fn hardware(&self) -> Option<Hardware> {
+        Some(Hardware {
+            bandwidth: self.hardware?,
+            params: self.params?,
+            bytes_per_param: self.bytes_per_param?,
+            kv_bytes_per_token: self.kv_bytes_per_token,
+        })
+    }
+
+    /// Reads the requests once for each tool: the values of all tools at once would need ten times the memory.
+    fn side_by_side(&self, slos: &Slos) -> anyhow::Result<Vec<ToolFigures>> {
+        let of = |definitions: Definitions| {
+            let opened = self.paths.iter().map(|path| SourceReader::open(path)).collect::<Result<Vec<_>, _>>()?;
+            let filter = self.filter.clone().unwrap_or_default();
+            let settings = AccumulatorSettings { definitions, slos: slos.clone(), filter, ..Default::default() };
+            let mut fold = Accumulator::new(settings);
+            read(opened, &mut fold)?;
+            Ok(ToolFigures::of(definitions, &mut fold))
+        };
+        Definitions::ALL.into_iter().map(of).collect()
+    }
+
     /// Those that are given now, else those that all runs were judged by.
     fn slos(&self, opened: &[SourceReader]) -> anyhow::Result<Vec<Slo>> {
         if !self.slos.is_empty() {
@@ -243,6 +316,7 @@ impl Args {
             ("--percentiles", !self.percentiles.is_empty()),
             ("--slice", self.slice.is_some()),
             ("--by", !self.by.is_empty()),
+            ("--hardware", self.hardware.is_some()),
             ("--html", self.html),
             ("--out-format", self.out_format.is_some()),
         ];
@@ -272,6 +346,7 @@ impl Args {
             ("--source", self.source.is_some()),
             ("--slice", self.slice.is_some()),
             ("--by", !self.by.is_empty()),
+            ("--hardware", self.hardware.is_some()),
             ("--html", self.html),
             ("--out-format", self.out_format.is_some()),
             ("--definitions", self.definitions != own),
@@ -300,8 +375,11 @@ impl Args {
     }
 }
 
-fn names<const N: usize>(names: [&'static str; N]) -> PossibleValuesParser {
-    PossibleValuesParser::new(names)
+/// Value of `--definitions` that adds the table of all tools.
+const ALL_DEFINITIONS: &str = "all";
+
+fn definition_names() -> PossibleValuesParser {
+    PossibleValuesParser::new(Definitions::ALL.map(Definitions::name).into_iter().chain([ALL_DEFINITIONS]))
 }
 
 fn percentile(text: &str) -> Result<f64, &'static str> {

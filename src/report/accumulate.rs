@@ -33,6 +33,8 @@ pub const MAX_GROUPS: usize = 256;
 pub const MAX_SLICES: u64 = 10_000;
 /// Maximum memory of a request without its gaps, in bytes: a dozen values and a [`RequestPoint`].
 pub const MAX_REQUEST_BYTES: usize = 208;
+/// Statuses of requests that a server does not accept as they are.
+pub(super) const INVALID_STATUSES: [u16; 3] = [400, 413, 422];
 /// Maximum models in the context of a report.
 const MAX_MODELS: usize = 16;
 /// Name of an outcome that the row does not contain.
@@ -55,6 +57,29 @@ pub struct AccumulatorSettings {
     pub filter: RequestFilter,
 }
 
+/// Requests that a server refused as invalid.
+#[derive(Clone, Debug, Default)]
+pub struct Refusals {
+    /// Number of requests.
+    pub count: u64,
+    /// Prompt and output tokens that they asked for, where both are known.
+    pub tokens: Vec<u64>,
+}
+
+impl Refusals {
+    fn add(&mut self, request: &RequestView) {
+        if !request.status.is_some_and(|status| INVALID_STATUSES.contains(&status)) {
+            return;
+        }
+        self.count += 1;
+        let input = request.input.or(request.planned_values.input_tokens);
+        let output = request.max_tokens.or(request.planned_values.output_tokens);
+        if let Some((input, output)) = input.zip(output) {
+            push(&mut self.tokens, input.saturating_add(output));
+        }
+    }
+}
+
 /// Counts of one SLO.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SloCounts {
@@ -64,7 +89,14 @@ pub struct SloCounts {
     pub counted: u64,
     /// Output tokens of the requests that met it.
     pub tokens: u64,
+    /// Successes that the SLO applies to.
+    pub successes: u64,
+    /// Requests that missed each of [`OBJECTIVES`]; one request may miss several.
+    pub missed: [u64; OBJECTIVES.len()],
 }
+
+/// Names of the objectives that a request can miss; `error` is a request without a complete response.
+pub const OBJECTIVES: [&str; 6] = ["ttft", "ttfo", "itl", "tpot", "e2e", "error"];
 
 /// Aggregate of a set of requests.
 #[derive(Clone, Debug, Default)]
@@ -121,6 +153,8 @@ impl RequestStats {
             all.met += more.met;
             all.counted += more.counted;
             all.tokens += more.tokens;
+            all.successes += more.successes;
+            all.missed.iter_mut().zip(more.missed).for_each(|(all, more)| *all += more);
         }
         self.cached += other.cached;
         self.without_output += other.without_output;
@@ -134,13 +168,13 @@ impl RequestStats {
             (self.missing_event_tokens.0.saturating_add(tokens), self.missing_event_tokens.1 + events);
     }
 
-    fn add(&mut self, request: &RequestView, settings: &AccumulatorSettings, verdicts: &[Option<bool>]) {
+    fn add(&mut self, request: &RequestView, settings: &AccumulatorSettings, verdicts: &[SloVerdict]) {
         let definitions = settings.definitions;
         *self.outcomes.entry(request.outcome.map_or(UNKNOWN_OUTCOME, Outcome::name)).or_default() += 1;
         if let Some(status) = request.status {
             *self.statuses.entry(status).or_default() += 1;
         }
-        let begin = if definitions.use_planned_time() { request.started() } else { request.sent };
+        let begin = definitions.start(request);
         self.window = Some(extend_span(self.window, begin, request.ended.unwrap_or(begin)));
         self.first_sent = Some(self.first_sent.map_or(request.sent, |first| first.min(request.sent)));
         if let Some(planned) = request.planned {
@@ -149,10 +183,13 @@ impl RequestStats {
         let tokens = definitions.tokens(request).unwrap_or(0);
         self.goodput.resize(verdicts.len(), SloCounts::default());
         for (good, verdict) in self.goodput.iter_mut().zip(verdicts) {
-            let met = *verdict == Some(true);
+            let met = verdict.met == Some(true);
             good.met += u64::from(met);
-            good.counted += u64::from(verdict.is_some());
+            good.counted += u64::from(verdict.met.is_some());
             good.tokens += if met { tokens } else { 0 };
+            good.successes += u64::from(verdict.met.is_some() && request.succeeded());
+            let is_missed = |objective: usize| u64::from(verdict.missed >> objective & 1);
+            good.missed.iter_mut().enumerate().for_each(|(at, missed)| *missed += is_missed(at));
         }
         if !request.succeeded() {
             return;
@@ -190,6 +227,8 @@ pub struct Accumulator {
     pub warm_up: RequestStats,
     /// Every request, for intervals, charts and diagnosis.
     pub points: Vec<RequestPoint>,
+    /// Requests that a server refused as invalid.
+    pub refusals: Refusals,
     /// Inter-token latencies of the successes by time.
     pub gaps: SliceHistogram,
     /// The first models that requests named.
@@ -228,7 +267,9 @@ impl Accumulator {
         let verdicts = verdicts(request, &self.settings);
         self.total.add(request, &self.settings, &verdicts);
         self.fidelity.add(request);
-        push(&mut self.points, RequestPoint::of(request, self.settings.definitions, &verdicts));
+        self.refusals.add(request);
+        let met: Vec<Option<bool>> = verdicts.iter().map(|verdict| verdict.met).collect();
+        push(&mut self.points, RequestPoint::of(request, self.settings.definitions, &met));
         self.add_gaps(request);
         if let Some(model) = request.model.as_ref().filter(|_| self.models.len() < MAX_MODELS)
             && !self.models.contains(model)
@@ -271,11 +312,20 @@ impl Accumulator {
     }
 }
 
-/// Returns each SLO's verdict, or `None` if the SLO does not apply. Users wait from the planned moment, so objectives
+/// Verdict of one SLO on one request.
+#[derive(Clone, Copy, Debug, Default)]
+struct SloVerdict {
+    /// `None` if the SLO does not apply.
+    met: Option<bool>,
+    /// Missed objectives by bit, in the order of [`OBJECTIVES`].
+    missed: u8,
+}
+
+/// Returns each SLO's verdict. Users wait from the planned moment, so objectives
 /// start there if the definitions include it.
-fn verdicts(request: &RequestView, settings: &AccumulatorSettings) -> Vec<Option<bool>> {
+fn verdicts(request: &RequestView, settings: &AccumulatorSettings) -> Vec<SloVerdict> {
     let (definitions, slos) = (settings.definitions, &settings.slos);
-    let start = if definitions.use_planned_time() { request.started() } else { request.sent };
+    let start = definitions.start(request);
     let times = definitions.times(request, start);
     let limits = slos.gap_limits().iter();
     let over = limits.map(|limit| request.events.iter().filter(|event| event.latency().0 > *limit).count() as u64);
@@ -299,8 +349,12 @@ fn verdicts(request: &RequestView, settings: &AccumulatorSettings) -> Vec<Option
     let of = |name: &str| judged.iter().find(|(judged, _)| *judged == name).map(|(_, verdict)| verdict);
     slos.iter()
         .map(|slo| match of(slo.name()) {
-            None | Some(Verdict::Excluded) => None,
-            Some(verdict) => Some(*verdict == Verdict::Met),
+            None | Some(Verdict::Excluded) => SloVerdict::default(),
+            Some(Verdict::Met) => SloVerdict { met: Some(true), missed: 0 },
+            Some(Verdict::Missed(names)) => {
+                let bits = OBJECTIVES.iter().zip(0..).map(|(name, at)| u8::from(names.contains(name)) << at);
+                SloVerdict { met: Some(false), missed: bits.fold(0, |bits, bit| bits | bit) }
+            }
         })
         .collect()
 }

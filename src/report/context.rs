@@ -336,6 +336,21 @@ const ENGINE_ENDPOINTS: [(&str, &str); 5] = [
     ("/api/version", "Ollama"),
 ];
 
+/// The limit on prompt and output tokens that a server reports.
+const MAX_MODEL_LEN_FIELDS: &[(&str, &str)] = &[
+    ("/v1/models", "/max_model_len"),
+    ("/server_info", "/context_length"),
+    ("/get_server_info", "/context_length"),
+    ("/info", "/max_total_tokens"),
+    ("/v1/models", "/meta/n_ctx"),
+];
+
+/// The smallest limit on prompt and output tokens among the servers of a source.
+pub(super) fn max_model_len(source: &ReportSource) -> Option<u64> {
+    let limit = |engine: &Value| text_at(engine, MAX_MODEL_LEN_FIELDS)?.parse().ok();
+    source.engines.values().filter_map(limit).min()
+}
+
 fn text_at(engine: &Value, fields: &[(&str, &str)]) -> Option<String> {
     fields.iter().find_map(|(endpoint, pointer)| match engine.get(endpoint)?.pointer(pointer)? {
         Value::String(text) => Some(text.clone()),

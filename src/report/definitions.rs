@@ -15,6 +15,16 @@
 //! | window of rates | first planned moment to last end, of all | first t₀ to last end, of all | likewise | likewise | likewise | likewise |
 //! | from planned | also | – | – | – | – | – |
 //!
+//! | | `genai-perf` | `llmperf` f1d6bed | `nim` guide | `mlperf` LoadGen b66003e |
+//! |---|---|---|---|---|
+//! | TTFT | t₁ − t₀ | t₁ − t₀ | t₁ − t₀ | t₁ − planned |
+//! | E2E | tₗ − t₀ | end − t₀ | end − t₀ | end − planned |
+//! | ITL | per request (tₗ − t₁) ÷ (n − 1) | per request (tₗ − t₀) ÷ n: TTFT is in it | per request (end − t₁) ÷ (n − 1) | – |
+//! | TPOT | – | – | – | (end − t₁) ÷ (n − 1) |
+//! | tokens/s per user | 1 ÷ ITL | – | 1 ÷ ITL | – |
+//!
+//! LLMPerf counts tokens with Llama's tokenizer, whatever the model; here n is as counted.
+//!
 //! A metric that a tool does not have is absent under its definitions. So is a value that the tool reports as 0 because
 //! there is none, for example the TPOT of a one-token response. AIPerf's ITL treats the first chunk as one token, as
 //! AIPerf does without `--per-chunk-usage`. AIPerf counts a missing value as a missed objective; vLLM's tool counts it
@@ -51,6 +61,14 @@ pub enum Definitions {
     Guidellm,
     /// OpenTelemetry's GenAI conventions.
     Otel,
+    /// GenAI-Perf, the predecessor of AIPerf.
+    GenaiPerf,
+    /// Ray's LLMPerf.
+    Llmperf,
+    /// NVIDIA's benchmarking guide for NIM.
+    Nim,
+    /// MLPerf Inference's LoadGen.
+    Mlperf,
 }
 
 /// Latencies of one request under a set of definitions.
@@ -70,7 +88,18 @@ pub struct RequestTimes {
 
 impl Definitions {
     /// All definitions.
-    pub const ALL: [Self; 6] = [Self::Streamgauge, Self::Aiperf, Self::Vllm, Self::Sglang, Self::Guidellm, Self::Otel];
+    pub const ALL: [Self; 10] = [
+        Self::Streamgauge,
+        Self::Aiperf,
+        Self::Vllm,
+        Self::Sglang,
+        Self::Guidellm,
+        Self::Otel,
+        Self::GenaiPerf,
+        Self::Llmperf,
+        Self::Nim,
+        Self::Mlperf,
+    ];
 
     /// Returns the name on the command line.
     pub const fn name(self) -> &'static str {
@@ -81,12 +110,24 @@ impl Definitions {
             Self::Sglang => "sglang",
             Self::Guidellm => "guidellm",
             Self::Otel => "otel",
+            Self::GenaiPerf => "genai-perf",
+            Self::Llmperf => "llmperf",
+            Self::Nim => "nim",
+            Self::Mlperf => "mlperf",
         }
     }
 
     /// Returns `true` if latencies are also measured from the planned moment.
     pub fn use_planned_time(self) -> bool {
         self == Self::Streamgauge
+    }
+
+    /// Returns the moment from which latencies are measured; with [`Self::use_planned_time`], those of users.
+    pub fn start(self, request: &RequestView) -> Stamp {
+        match self {
+            Self::Streamgauge | Self::Mlperf => request.started(),
+            _ => request.sent,
+        }
     }
 
     /// Returns the number of output tokens.
@@ -109,7 +150,7 @@ impl Definitions {
         match self {
             Self::Streamgauge => Some(|event| event.latency().0),
             Self::Vllm | Self::Sglang => Some(|event| event.gap()),
-            Self::Aiperf | Self::Guidellm | Self::Otel => None,
+            _ => None,
         }
     }
 
@@ -125,7 +166,7 @@ impl Definitions {
     /// Returns the end of the response.
     pub fn end(self, request: &RequestView) -> Option<Stamp> {
         match self {
-            Self::Aiperf | Self::Vllm if request.streamed => request.last,
+            Self::Aiperf | Self::Vllm | Self::GenaiPerf if request.streamed => request.last,
             _ => request.ended,
         }
     }
@@ -162,9 +203,14 @@ impl Definitions {
                     .zip(tokens)
                     .and_then(|(decode, tokens)| tpot(decode, events, tokens, request.first_tokens));
             }
-            Self::Aiperf => times.mean_itl = per_token(between(first, last)),
+            Self::Aiperf | Self::GenaiPerf => times.mean_itl = per_token(between(first, last)),
             Self::Vllm => times.tpot = per_token(between(first, last)),
-            Self::Sglang | Self::Otel => times.tpot = per_token(between(first, end)),
+            Self::Sglang | Self::Otel | Self::Mlperf => times.tpot = per_token(between(first, end)),
+            Self::Nim => times.mean_itl = per_token(between(first, end)),
+            Self::Llmperf => {
+                times.mean_itl =
+                    between(Some(start), last).zip(tokens).and_then(|(time, tokens)| divided(time, tokens));
+            }
             Self::Guidellm => {
                 times.tpot = between(Some(start), last).zip(tokens).and_then(|(time, tokens)| divided(time, tokens));
                 times.mean_itl = per_token(between(first, last));
@@ -175,7 +221,8 @@ impl Definitions {
 
     /// Emits every metric of a successful request, in nanoseconds, tokens or millionths of tokens per second.
     pub fn measure(self, request: &RequestView, mut out: impl FnMut(ReportMetric, u64)) {
-        let times = self.times(request, request.sent);
+        let sent = if self.use_planned_time() { request.sent } else { self.start(request) };
+        let times = self.times(request, sent);
         let mut one = |metric, value: Option<Gap>| {
             if let Some(value) = value {
                 out(metric, value.as_nanos());
@@ -194,7 +241,7 @@ impl Definitions {
         }
         match self.gap_value() {
             Some(value) => request.events.iter().for_each(|event| one(ReportMetric::Itl, Some(value(event)))),
-            // Otel has no mean ITL either.
+            // Otel and MLPerf have no mean ITL either.
             None => (0..weight(tokens.saturating_sub(1))).for_each(|_| one(ReportMetric::Itl, times.mean_itl)),
         }
         if request.streamed {
@@ -210,7 +257,7 @@ impl Definitions {
         }
         let each = match self {
             Self::Streamgauge => times.tpot,
-            Self::Aiperf => times.mean_itl,
+            Self::Aiperf | Self::GenaiPerf | Self::Nim => times.mean_itl,
             _ => None,
         };
         if let Some(each) = each.filter(|each| *each > Gap::ZERO) {

@@ -37,6 +37,15 @@ pub fn percentile_name(percent: f64) -> String {
     format!("p{percent}")
 }
 
+/// Default percentiles. The last one is reported where the count carries it.
+pub const PERCENTILES: [f64; 11] = [1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99];
+
+/// Whether so many values carry a percentile that nobody asked for: p99.99 needs ten values above it.
+fn is_carried(percent: f64, percentiles: &[f64], count: u64) -> bool {
+    let was_requested = !PERCENTILES.iter().all(|default| percentiles.contains(default));
+    percent <= 99.9 || was_requested || count as f64 * (100.0 - percent) / 100.0 >= 10.0 - 1e-6
+}
+
 impl MetricDistribution {
     /// Computes the statistics with these percentiles.
     pub(super) fn of(metric: ReportMetric, sorted: SortedSamples<'_>, percentiles: &[f64]) -> Self {
@@ -46,7 +55,11 @@ impl MetricDistribution {
             count: sorted.count(),
             avg: outside(sorted.mean()),
             min: outside(sorted.min() as f64),
-            percentiles: percentiles.iter().map(|percent| (*percent, outside(sorted.percentile(*percent)))).collect(),
+            percentiles: percentiles
+                .iter()
+                .filter(|percent| is_carried(**percent, percentiles, sorted.count()))
+                .map(|percent| (*percent, outside(sorted.percentile(*percent))))
+                .collect(),
             max: outside(sorted.max() as f64),
             std: outside(sorted.deviation()),
             sum: outside(sorted.sum() as f64),
@@ -83,5 +96,23 @@ impl Serialize for MetricDistribution {
             map.serialize_entry("ci95", confidence)?;
         }
         map.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::samples::Samples;
+
+    #[test]
+    fn p99_99_is_reported_where_ten_values_lie_above_it() {
+        let last = |count: u64| {
+            let mut samples = Samples::default();
+            (0..count).for_each(|value| samples.push(value * 1_000_000));
+            let of = MetricDistribution::of(ReportMetric::Ttft, samples.sorted().unwrap(), &PERCENTILES);
+            of.percentiles.last().copied().unwrap()
+        };
+        assert_eq!(last(99_999).0, 99.9);
+        assert_eq!(last(100_001), (99.99, 99_990.0));
     }
 }

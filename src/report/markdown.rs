@@ -3,7 +3,8 @@
 use super::Report;
 use super::ascii_plot::{replace_unprintable, table_cell};
 use super::fidelity::text;
-use super::text::{BreakdownKind, breakdown_table, confidence_table, latencies, lines, sentence};
+use super::text::{BreakdownKind, breakdown_table, confidence_table, latencies, lines, sentence, zero_gaps};
+use super::{checklist, diagnosis, side_by_side, time_course};
 
 /// Renders the report with these percentiles.
 pub fn render(report: &Report, shown: &[f64]) -> String {
@@ -29,6 +30,22 @@ pub fn render(report: &Report, shown: &[f64]) -> String {
     {
         text += &pipe_table(&table);
     }
+    if let Some(note) = zero_gaps(&report.whole) {
+        text += &format!("\n{}\n", escaped(&note));
+    }
+    if let Some(bound) = &report.bandwidth_bound {
+        text += &format!("\nHardware: the bound of the memory bandwidth\n\n{}", bullet_list(bound.lines()));
+    }
+    text += &side_by_side::table(&report.side_by_side).map_or(String::new(), |table| pipe_table(&table));
+    text += "\nDiagnosis: what bounds the latencies\n\n";
+    text += &bullet_list(diagnosis::lines(&report.diagnosis));
+    for table in [diagnosis::finding_table(&report.diagnosis), diagnosis::relation_table(&report.diagnosis)] {
+        text += &table.map_or(String::new(), |table| pipe_table(&table));
+    }
+    text += "\nTime: drift, warm-up and steady state\n\n";
+    text += &bullet_list(time_course::lines(&report.time_course, &report.servers));
+    text += &time_course::trend_table(&report.time_course).map_or(String::new(), |table| pipe_table(&table));
+    text += &pipe_table(&checklist::table(&report.checklist));
     for warning in &report.warnings {
         text +=
             &format!("\n> **Warning:** {} *Advice:* {}.\n", escaped(&sentence(&warning.text)), escaped(warning.advice));

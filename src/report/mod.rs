@@ -25,16 +25,23 @@
 //! | `seconds` | window of the rates, from the first start to the last end; in a slice, its overlap with that window |
 //! | `throughput` | successes per second: `requests`, `input_tokens`, `output_tokens`, `total_tokens` |
 //! | `tokens` | of successes: `input`, `cached`, `output`, and `sources`: requests by source of the output count |
-//! | `goodput[]` | `slo`, `text`, `met`, `counted`, `share`, `share_interval`, `requests_per_second`, `tokens_per_second` |
+//! | `goodput[]` | `slo`, `text`, `met`, `counted`, `share` (of `counted`: failures included unless the SLO excludes them), `share_interval`, `successes`, `share_of_successes`, `missed` (requests by objective; `error`: without a complete response), `requests_per_second`, `tokens_per_second` |
+//! | `zero_gap_share` | share of the gaps between tokens that are 0, because their events came in one read |
+//! | `per_gpu` | with `--meta gpu_count`: `gpus`, `output_tokens`, `total_tokens` per second and GPU |
+//! | `bandwidth_bound` | with `--hardware`: the memory's bound on TPOT ([`hardware`]) |
+//! | `side_by_side[]` | with `--definitions all`: `definitions`, and `throughput`, `goodput`, `metrics` as that tool defines them |
 //! | `metrics` | by name: `unit` (`ms`, `tokens`, `tokens/s`), `count`, `avg`, `min`, `p…`, `max`, `std`, `sum`; of latencies `tail_ratio`, p99 ÷ p50; `ci95` ([`confidence`]): `effective_count`, and `low`, `high` of `avg`, of each percentile and of `tail_ratio`; `null` without enough data |
-//! | `servers[]` | with `--server-metrics` (replay, load): `url`, `scrapes`, `failed`, `figures` by name ([`ServerMetric`](crate::trace_file::server_metrics::ServerMetric)): `unit`, `avg`, `min`, `max` of a gauge, `total`, `per_second` of a counter; `prefix_hit_rate` |
+//! | `servers[]` | with `--server-metrics` (replay, load): `url`, `scrapes`, `failed`, `from_s` and `to_s` (the time that they cover), `figures` by name ([`ServerMetric`](crate::trace_file::server_metrics::ServerMetric)): `unit`, `avg`, `min`, `max` of a gauge, `total`, `per_second` of a counter; `durations`: `mean_s`, `requests` of the server's own histograms; `prefix_hit_rate` |
 //! | `in_flight` | open requests of the same source at each send, including the new one: `mean`, `max`, `over_time` in 60 equal parts of `seconds` |
 //! | `fidelity` | of a run: planned compared with sent and achieved ([`fidelity`] has the definitions); see below |
 //! | `warm_up` | the run's warm-up, which counts nowhere else: every key from `requests` to `metrics` |
-//! | `production` | with `--source`: `path`, and `in_flight` and every key from `requests` to `metrics` of its rows |
+//! | `production` | with `--source`, or if the trace that `run.json` names is a capture and is there: `path`, and `in_flight` and every key from `requests` to `metrics` of its rows |
 //! | `slices[]` | with `--slice`: `from_s`, `to_s` on the shared timeline, and every key from `requests` to `servers` |
 //! | `groups[]` | with `--by`: `by` with a value per key, and every key from `requests` to `metrics` |
-//! | `warnings[]` | `warning` (a stable id for scripts), `text`, `advice` |
+//! | `diagnosis` | `relations[]`: what latencies depend on; `findings[]`: `verdict`, `statement`, `share` that it explains, `evidence[]`, `symptom`, `next_measurement`. A relation or evidence: `name`, `value`, `unit`, `interval`, and the threshold that it passed, `at_least` or `at_most` ([`diagnosis`]) |
+//! | `time_course` | `from_s`, `to_s` of the figures; `slices`, of equally many requests; `steady_state`: `from_s`, `to_s`, `found`, and of a warm-up in the figures `warm_up_s` (its end), `warm_up_requests`, `warm_up_metric`; `trends[]`: `metric`, `per_minute`, `interval`, `relative_rise`, `p_value`, `verdict`; `load_effect`: TTFT against requests of a slice; `slice_advice` ([`time_course`]) |
+//! | `checklist[]` | ten rows: `item`, `requirement`, `answer` (`met`, `not_met`, `unknown`), `evidence` ([`checklist`]) |
+//! | `warnings[]` | the worst first: `warning` (a stable id for scripts), `text`, `advice` |
 //!
 //! | key of `fidelity` | content |
 //! |---|---|
@@ -55,16 +62,19 @@
 pub mod accumulate;
 pub mod aiperf;
 pub mod ascii_plot;
+pub mod checklist;
 pub mod compare;
 pub mod condition;
 pub mod confidence;
 pub mod context;
 pub mod csv;
 pub mod definitions;
+pub mod diagnosis;
 pub mod distribution;
 pub mod fidelity;
 pub mod filter;
 pub mod group_by;
+pub mod hardware;
 pub mod hlog;
 pub mod html;
 pub mod in_flight;
@@ -78,11 +88,14 @@ pub mod request_point;
 pub mod request_view;
 pub mod saturation;
 pub mod servers;
+pub mod side_by_side;
 pub mod slice_flow;
 pub mod source;
 mod source_error;
+mod summary;
 pub mod sweep;
 pub mod text;
+pub mod time_course;
 mod tool_column;
 mod tool_fields;
 pub mod vllm;
@@ -90,31 +103,29 @@ pub mod warnings;
 
 use std::collections::BTreeMap;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
-use crate::measure::slo::Slos;
 use crate::measure::time::{Gap, Stamp};
-use crate::stats::bootstrap::BlockBootstrap;
-use crate::stats::interval::Interval;
-use crate::stats::slice_histogram::SliceHistogram;
-use accumulate::{Accumulator, AccumulatorSettings, RequestStats};
+use accumulate::{Accumulator, RequestStats};
+use checklist::{ChecklistInput, ChecklistRow};
 use condition::ConditionResult;
-use context::ReportContext;
+use context::{FactName, ReportContext};
 use definitions::Definitions;
-use distribution::MetricDistribution;
+use diagnosis::{Diagnosis, DiagnosisFacts};
+pub use distribution::PERCENTILES;
 use fidelity::Fidelity;
+use hardware::{BandwidthBound, Hardware};
 use in_flight::InFlightStats;
 use metric::{MetricUnit, ReportMetric};
-use request_point::RequestPoint;
 use servers::ServerSummary;
+use side_by_side::ToolFigures;
 use source::ReportSource;
+pub use summary::{RequestSummary, SloGoodput, Throughput, TokenTotals, slo_goodput};
+use time_course::TimeCourse;
 use warnings::WarningText;
 
 /// Schema version of the JSON object.
 const VERSION: u32 = 1;
-
-/// Default percentiles.
-pub const PERCENTILES: [f64; 10] = [1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9];
 
 /// A complete report, ready for every output format.
 #[derive(Debug, Serialize)]
@@ -144,7 +155,22 @@ pub struct Report {
     /// Conditions of `--fail-if`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<ConditionResult>,
-    /// Threats to the results.
+    /// Throughput per GPU, if the number of GPUs is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_gpu: Option<PerGpuThroughput>,
+    /// The bound of the memory bandwidth on TPOT.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bandwidth_bound: Option<BandwidthBound>,
+    /// What each tool would have reported.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub side_by_side: Vec<ToolFigures>,
+    /// What bounds the latencies.
+    pub diagnosis: Diagnosis,
+    /// Drift, warm-up and steady state.
+    pub time_course: TimeCourse,
+    /// The ten questions of an honest benchmark.
+    pub checklist: Vec<ChecklistRow>,
+    /// Threats to the results, the worst first.
     pub warnings: Vec<WarningText>,
     /// Histograms of TTFT and ITL, for plots.
     #[serde(skip)]
@@ -163,6 +189,25 @@ pub struct Report {
     pub production: Option<Production>,
 }
 
+/// Tokens per second of one GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PerGpuThroughput {
+    /// Number of GPUs (`--meta gpu_count`).
+    pub gpus: u64,
+    /// Output tokens of successes per second and GPU.
+    pub output_tokens: f64,
+    /// Prompt and output tokens of successes per second and GPU.
+    pub total_tokens: f64,
+}
+
+impl PerGpuThroughput {
+    fn of(context: &ReportContext, throughput: Throughput) -> Option<Self> {
+        let gpus: u64 = context.get(FactName::GpuCount)?.trim().parse().ok().filter(|gpus| *gpus > 0)?;
+        let each = |rate: f64| rate / gpus as f64;
+        Some(Self { gpus, output_tokens: each(throughput.output_tokens), total_tokens: each(throughput.total_tokens) })
+    }
+}
+
 /// The captured trace that a run replayed.
 #[derive(Debug, Serialize)]
 pub struct Production {
@@ -174,77 +219,6 @@ pub struct Production {
     /// Summary of its requests.
     #[serde(flatten)]
     pub summary: RequestSummary,
-}
-
-/// Summary of a set of requests.
-#[derive(Debug, Serialize)]
-pub struct RequestSummary {
-    /// Number of requests.
-    pub requests: u64,
-    /// Requests by outcome.
-    pub outcomes: BTreeMap<&'static str, u64>,
-    /// Responses by HTTP status.
-    pub statuses: BTreeMap<u16, u64>,
-    /// Window of the rates, in seconds.
-    pub seconds: f64,
-    /// Rates of the successes.
-    pub throughput: Throughput,
-    /// Tokens of the successes.
-    pub tokens: TokenTotals,
-    /// Goodput of each SLO.
-    pub goodput: Vec<SloGoodput>,
-    /// Distribution of every metric with values.
-    #[serde(serialize_with = "by_name")]
-    pub metrics: Vec<MetricDistribution>,
-}
-
-/// Rates per second of the window.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Throughput {
-    /// Successful requests.
-    pub requests: f64,
-    /// Prompt tokens.
-    pub input_tokens: f64,
-    /// Output tokens.
-    pub output_tokens: f64,
-    /// Prompt and output tokens.
-    pub total_tokens: f64,
-}
-
-/// Token totals.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct TokenTotals {
-    /// Prompt tokens.
-    pub input: u64,
-    /// Prompt tokens from a cache.
-    pub cached: u64,
-    /// Output tokens.
-    pub output: u64,
-    /// Requests by source of their output token count.
-    pub sources: BTreeMap<&'static str, u64>,
-}
-
-/// Goodput of one SLO.
-#[derive(Clone, Debug, Serialize)]
-pub struct SloGoodput {
-    /// Name of the SLO.
-    pub slo: String,
-    /// Text of the SLO.
-    pub text: String,
-    /// Requests that met it.
-    pub met: u64,
-    /// Requests that it applies to.
-    pub counted: u64,
-    /// Share that met it; absent if it applies to none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub share: Option<f64>,
-    /// 95 % interval of the share, if there is enough data.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub share_interval: Option<Interval>,
-    /// Requests that met it, per second of the window.
-    pub requests_per_second: f64,
-    /// Output tokens of the requests that met it, per second of the window.
-    pub tokens_per_second: f64,
 }
 
 /// A slice of time.
@@ -286,81 +260,6 @@ fn secs(at: Stamp) -> f64 {
     at.since(Stamp::default()).as_secs()
 }
 
-fn by_name<S: Serializer>(metrics: &[MetricDistribution], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(metrics.iter().map(|metric| (metric.metric.key(), metric)))
-}
-
-/// Goodput of each SLO, with rates over `seconds`.
-pub fn slo_goodput(figures: &RequestStats, seconds: f64, slos: &Slos) -> Vec<SloGoodput> {
-    let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
-    let goodput = slos.iter().zip(&figures.goodput).map(|(slo, good)| SloGoodput {
-        slo: slo.name().to_owned(),
-        text: slo.to_string(),
-        met: good.met,
-        counted: good.counted,
-        share: (good.counted > 0).then(|| good.met as f64 / good.counted as f64),
-        share_interval: None,
-        requests_per_second: per_second(good.met),
-        tokens_per_second: per_second(good.tokens),
-    });
-    goodput.collect()
-}
-
-impl RequestSummary {
-    /// Sorts the values in place.
-    fn of(figures: &mut RequestStats, seconds: f64, slos: &Slos, percentiles: &[f64]) -> Self {
-        let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
-        let goodput = slo_goodput(figures, seconds, slos);
-        let mut metrics = Vec::new();
-        for metric in ReportMetric::ALL {
-            let sorted = figures.samples[metric as usize].sorted();
-            metrics.extend(sorted.map(|sorted| MetricDistribution::of(metric, sorted, percentiles)));
-        }
-        let sum = |metric: ReportMetric| metrics.iter().find(|of| of.metric == metric).map_or(0, |of| of.sum as u64);
-        let (input, output) = (sum(ReportMetric::Input), sum(ReportMetric::Output));
-        Self {
-            requests: figures.requests(),
-            outcomes: figures.outcomes.clone(),
-            statuses: figures.statuses.clone(),
-            seconds,
-            throughput: Throughput {
-                requests: per_second(figures.successes()),
-                input_tokens: per_second(input),
-                output_tokens: per_second(output),
-                total_tokens: per_second(input.saturating_add(output)),
-            },
-            tokens: TokenTotals { input, cached: figures.cached, output, sources: figures.sources.clone() },
-            goodput,
-            metrics,
-        }
-    }
-
-    /// Adds the 95 % intervals. `points` are in the order of a report.
-    fn add_confidence(&mut self, points: &[RequestPoint], gaps: SliceHistogram, settings: &AccumulatorSettings) {
-        let bootstrap = BlockBootstrap::new(confidence::BOOTSTRAP_SEED);
-        let gaps = gaps.finish();
-        for distribution in &mut self.metrics {
-            let percents: Vec<f64> = distribution.percentiles.iter().map(|(percent, _)| *percent).collect();
-            distribution.confidence = match distribution.metric {
-                ReportMetric::Itl => confidence::of_gaps(&gaps, &percents, &bootstrap),
-                metric if settings.definitions.is_one_per_request(metric) => {
-                    confidence::of_requests(points, metric, &percents, &bootstrap)
-                }
-                _ => None,
-            };
-        }
-        for (slo, goodput) in self.goodput.iter_mut().enumerate() {
-            let estimate = confidence::goodput(points, slo, &bootstrap);
-            goodput.share_interval = estimate.and_then(|estimate| estimate.interval().ok());
-        }
-    }
-
-    /// Returns the distribution of a metric, if it has values.
-    pub fn metric(&self, metric: ReportMetric) -> Option<&MetricDistribution> {
-        self.metrics.iter().find(|of| of.metric == metric)
-    }
-}
-
 impl Report {
     /// Builds the report from the aggregate.
     pub fn of(fold: &mut Accumulator, sources: Vec<ReportSource>, percentiles: &[f64]) -> Self {
@@ -370,7 +269,18 @@ impl Report {
         fold.points.sort_unstable();
         let load = fold.load_samples();
         let Accumulator {
-            settings, total: whole, slices, flows, groups, fidelity, warm_up, models, points, gaps, ..
+            settings,
+            total: whole,
+            slices,
+            flows,
+            groups,
+            fidelity,
+            warm_up,
+            models,
+            points,
+            gaps,
+            refusals,
+            ..
         } = fold;
         let length = settings.slice.map_or(0.0, Gap::as_secs);
         let window = window(whole);
@@ -409,7 +319,24 @@ impl Report {
         });
         let closed_loop = sources.iter().any(|source| source.closed_loop);
         let fidelity = fidelity.finish(whole, closed_loop);
+        let facts = DiagnosisFacts {
+            offered_prefix_share: fidelity.as_ref().and_then(|of| of.prefix).map(|prefix| prefix.offered_share),
+            max_model_len: sources.iter().filter_map(context::max_model_len).min(),
+            refused_tokens: std::mem::take(&mut refusals.tokens),
+            refused: refusals.count,
+            closed_loop,
+            itl_s: whole.samples[ReportMetric::Itl as usize]
+                .sorted()
+                .map(|itl| (itl.percentile(10.0) / 1e9, itl.percentile(50.0) / 1e9)),
+        };
+        let diagnosis = Diagnosis::of(points, &servers, &facts);
+        let time_course = TimeCourse::of(points, window, settings.slice);
         let warnings = warnings::collect(&summary, (whole, &load), &sources, (fidelity.as_ref(), began), percentiles);
+        let warnings = warnings::with_warm_up(warnings, &time_course);
+        let context = ReportContext::of(&sources, models, seconds);
+        let input = ChecklistInput { summary: &summary, context: &context, sources: &sources, course: &time_course };
+        let checklist = checklist::rows(&input);
+        let per_gpu = PerGpuThroughput::of(&context, summary.throughput);
         let planned = !whole.samples[ReportMetric::TtftFromPlanned as usize].is_empty();
         let ttft = if planned { ReportMetric::TtftFromPlanned } else { ReportMetric::Ttft };
         let pictures = [ttft, ReportMetric::Itl]
@@ -421,7 +348,7 @@ impl Report {
         Self {
             streamgauge_report: VERSION,
             definitions: settings.definitions.name(),
-            context: ReportContext::of(&sources, models, seconds),
+            context,
             filter: settings.filter.to_string(),
             sources,
             whole: summary,
@@ -429,6 +356,12 @@ impl Report {
             slices,
             groups,
             conditions,
+            per_gpu,
+            bandwidth_bound: None,
+            side_by_side: Vec::new(),
+            diagnosis,
+            time_course,
+            checklist,
             warnings: warnings.iter().map(WarningText::from_warning).collect(),
             histograms: pictures,
             in_flight: InFlightStats::of(&load),
@@ -445,6 +378,13 @@ impl Report {
         let (first, last) = window(whole);
         let summary = RequestSummary::of(whole, last - first, &settings.slos, percentiles);
         self.production = Some(Production { path, in_flight: InFlightStats::of(&load), summary });
+        self
+    }
+
+    /// Adds the bound of the memory bandwidth.
+    pub fn with_hardware(mut self, hardware: &Hardware) -> Self {
+        let batch = self.in_flight.as_ref().map(|load| load.mean);
+        self.bandwidth_bound = BandwidthBound::of(hardware, &self.whole, &self.servers, batch);
         self
     }
 

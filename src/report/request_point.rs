@@ -45,7 +45,7 @@ pub struct RequestPoint {
 impl RequestPoint {
     /// Extracts the values of a request. Latencies are absent unless the response is complete.
     pub(super) fn of(request: &RequestView, definitions: Definitions, verdicts: &[Option<bool>]) -> Self {
-        let started = if definitions.use_planned_time() { request.started() } else { request.sent };
+        let started = definitions.start(request);
         let success = request.succeeded();
         let times = definitions.times(request, started);
         let nanos = |gap: Option<Gap>| gap.filter(|_| success).map_or(NONE, Gap::as_nanos);
@@ -57,7 +57,8 @@ impl RequestPoint {
         };
         Self {
             started: started.as_nanos(),
-            lag: request.sent.since(started).as_nanos(),
+            // Definitions that only know the planned moment have no lag.
+            lag: if definitions.use_planned_time() { request.sent.since(started).as_nanos() } else { 0 },
             ttft: nanos(times.ttft),
             second: nanos(request.events.first().map(|event| event.gap())),
             worst_gap: nanos(request.events.iter().map(|event| event.gap()).max()),

@@ -2,12 +2,18 @@
 //!
 //! A scrape belongs to the slice in which it was requested. A counter's increase between two scrapes belongs to the
 //! later one. A counter that decreased restarted at zero with its server.
+//!
+//! # Window
+//! The scrapes cover the window of the report's figures, from the first start to the last end: those in between, and
+//! the first one after it, because the last increase of a counter is in that one. `from_s` and `to_s` state what they
+//! cover, so a report shows that both windows agree to within one scrape interval.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::ascii_plot::with_thousands;
+use super::ascii_plot::{format_value, with_thousands};
+use super::metric::MetricUnit;
 use crate::measure::time::Stamp;
 use crate::trace_file::server_metrics::{MetricKind, Scrape, SeriesAggregation, ServerMetric};
 
@@ -36,7 +42,8 @@ pub struct ServerScrapes {
 }
 
 impl ServerScrapes {
-    /// Selects the scrapes that `counts` accepts. Counter increases since the last rejected scrape still count.
+    /// Selects the scrapes whose time on the shared timeline `counts` accepts. Counter increases since the last rejected
+    /// scrape still count.
     pub fn from_scrapes<'a>(
         url: String,
         scrapes: impl Iterator<Item = &'a Scrape>,
@@ -66,7 +73,7 @@ impl ServerScrapes {
                     }
                 }
             }
-            if counts(scrape.at) {
+            if counts(moment.at) {
                 moments.push(moment);
             }
         }
@@ -91,11 +98,27 @@ pub struct ServerSummary {
     pub scrapes: u64,
     /// Scrapes without metrics.
     pub failed: u64,
+    /// Start of the time that the counters cover, on the shared timeline.
+    pub from_s: f64,
+    /// Time of the last scrape.
+    pub to_s: f64,
     /// Summary of each metric.
     pub figures: BTreeMap<ServerMetric, Trend>,
+    /// Means of the server's own histograms.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub durations: BTreeMap<ServerMetric, MeanDuration>,
     /// Share of prompt tokens found in the prefix cache; absent without lookups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix_hit_rate: Option<f64>,
+}
+
+/// Mean of a histogram of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct MeanDuration {
+    /// Mean, in seconds.
+    pub mean_s: f64,
+    /// Requests that the server counted.
+    pub requests: f64,
 }
 
 /// Summary of one metric over time.
@@ -160,15 +183,35 @@ impl ServerSummary {
         };
         let queries = total(ServerMetric::PrefixQueries).filter(|queries| *queries > 0.0);
         let prefix_hit_rate = total(ServerMetric::PrefixHits).zip(queries).map(|(hits, queries)| hits / queries);
+        let mean = |(seconds, requests): (ServerMetric, ServerMetric)| {
+            let requests = total(requests).filter(|requests| *requests > 0.0)?;
+            Some((seconds, MeanDuration { mean_s: total(seconds)? / requests, requests }))
+        };
+        let durations = ServerMetric::DURATIONS.into_iter().filter_map(mean).collect();
         let failed = moments().filter(|moment| moment.failed).count() as u64;
-        Self { url: watched.url.clone(), scrapes: moments().count() as u64 - failed, failed, figures, prefix_hit_rate }
+        let edge = |moment: Option<&ScrapePoint>, before: fn(&ScrapePoint) -> u64| {
+            moment.map_or(0.0, |moment| moment.at.saturating_sub_unsigned(before(moment)) as f64 / 1e9)
+        };
+        Self {
+            url: watched.url.clone(),
+            scrapes: moments().count() as u64 - failed,
+            failed,
+            from_s: edge(moments().next(), |moment| moment.span),
+            to_s: edge(moments().last(), |_| 0),
+            figures,
+            durations,
+            prefix_hit_rate,
+        }
     }
 
     /// Builds the table of metrics. The first row is the header.
     pub(super) fn table(&self) -> Vec<Vec<String>> {
         let head = [&*self.url, "avg", "min", "max", "total", "per second"].map(str::to_owned);
         let mut rows = vec![head.to_vec()];
-        for (figure, went) in &self.figures {
+        let in_means = |figure: &ServerMetric| {
+            ServerMetric::DURATIONS.iter().any(|(seconds, requests)| [seconds, requests].contains(&figure))
+        };
+        for (figure, went) in self.figures.iter().filter(|(figure, _)| !in_means(figure)) {
             let shown = |value: f64| format_figure(value, figure.unit());
             let none = String::new;
             let cells = match *went {
@@ -178,6 +221,12 @@ impl ServerSummary {
                 }
             };
             rows.push(std::iter::once(figure.label().to_owned()).chain(cells).collect());
+        }
+        for (figure, mean) in &self.durations {
+            let name = format!("{} per request", figure.label());
+            let avg = format_value(mean.mean_s * 1e3, MetricUnit::Time);
+            let none = String::new;
+            rows.push(vec![name, avg, none(), none(), format!("{} requests", mean.requests), none()]);
         }
         if let Some(rate) = self.prefix_hit_rate {
             let row = ["prefix hit rate", "", "", "", &format_figure(rate, "1"), ""];
@@ -258,6 +307,21 @@ mod tests {
     }
 
     #[test]
+    fn a_histogram_of_the_server_has_a_mean_and_the_window_starts_where_its_counters_do() {
+        let at = |second: i64, seconds: f64, requests: f64| Scrape {
+            at: second * 1_000_000_000,
+            figures: [(ServerMetric::QueueSeconds, seconds), (ServerMetric::QueueRequests, requests)].into(),
+            ..Scrape::default()
+        };
+        let scrapes = [at(0, 9.0, 3.0), at(2, 10.0, 5.0), at(3, 12.0, 9.0)];
+        let server = ServerSummary::summarize(&watched(&scrapes, 1), &|_| true);
+        assert_eq!(server.durations[&ServerMetric::QueueSeconds], MeanDuration { mean_s: 0.5, requests: 6.0 });
+        assert_eq!((server.from_s, server.to_s), (0.0, 3.0));
+        assert_eq!(server.table()[1][..2], ["queue time per request", "500ms"]);
+        assert_eq!(server.table().len(), 2, "the parts of the mean have no rows");
+    }
+
+    #[test]
     fn a_queue_is_of_the_scrapes_that_tell_of_it() {
         let failed = Scrape { at: 1_000_000_000, failed: Some("gone".to_owned()), ..Scrape::default() };
         let scrapes = [scrape(-1, 3.0, 0.0), scrape(0, 5.0, 0.0), failed, scrape(2, 9.0, 0.0)];
@@ -275,7 +339,10 @@ mod tests {
             url: String::new(),
             scrapes: 1,
             failed: 0,
+            from_s: 0.0,
+            to_s: 1.0,
             figures: [level(ServerMetric::Waiting, waiting, 9.0), level(ServerMetric::KvUsage, 0.1, usage)].into(),
+            durations: BTreeMap::new(),
             prefix_hit_rate: None,
         };
         let servers = [server(1.5, 0.25), server(2.0, 0.75)];

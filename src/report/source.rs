@@ -19,7 +19,7 @@ use super::request_view::RequestView;
 use super::servers::ServerScrapes;
 pub use super::source_error::SourceError;
 use crate::measure::record::LaterTurns;
-use crate::measure::time::Window;
+use crate::measure::time::{Stamp, Window, extend_span};
 use crate::trace_file::reader::{RECORDS_FILE, RUN_FILE, TraceReader};
 use crate::trace_file::server_metrics;
 use crate::trace_file::server_metrics::{SERVER_METRICS_FILE, Scrape, ScrapesHeader};
@@ -361,6 +361,7 @@ impl SourceReader {
             RowReader::Peer(run) => return read_peer(*run, self.source, take, shift),
         };
         let blocks = reader.header().blocks.clone();
+        let mut window = None;
         for row in reader.by_ref() {
             let row = row?;
             self.source.rows += 1;
@@ -377,24 +378,32 @@ impl SourceReader {
                 number,
                 reason,
             })?;
+            if counts {
+                let started = request.started();
+                window = Some(extend_span(window, started, request.ended.unwrap_or(started)));
+            }
             take(request, counts)?;
         }
         if let Some((header, scrapes)) = &self.scrapes {
-            let measured = self.measured;
-            // Without a warm-up, scrapes before time zero set the counters' baseline.
-            let counts = |at: i64| {
-                let at = at.max(0).unsigned_abs();
-                at >= measured.from && measured.to.is_none_or(|to| at < to)
-            };
             let of = |(number, url): (usize, &String)| {
-                let scrapes = scrapes.iter().filter(|scrape| scrape.server == number);
-                ServerScrapes::from_scrapes(url.clone(), scrapes, shift, counts)
+                let scrapes = || scrapes.iter().filter(|scrape| scrape.server == number);
+                let times = scrapes().map(|scrape| scrape.at.saturating_add_unsigned(shift));
+                let counts = covering(window, times);
+                ServerScrapes::from_scrapes(url.clone(), scrapes(), shift, counts)
             };
             self.source.servers = header.servers.iter().enumerate().map(of).collect();
         }
         self.source.truncated = reader.damage().iter().map(ToString::to_string).collect();
         Ok(self.source)
     }
+}
+
+/// Accepts the scrapes within the window of the figures, and the first one after it. `times` are those of one server.
+fn covering(window: Option<(Stamp, Stamp)>, times: impl Iterator<Item = i64>) -> impl Fn(i64) -> bool {
+    let nanos = |at: Stamp| i64::try_from(at.as_nanos()).unwrap_or(i64::MAX);
+    let window = window.map(|(first, last)| (nanos(first), nanos(last)));
+    let after = window.and_then(|(_, last)| times.filter(|at| *at >= last).min());
+    move |at| window.is_some_and(|(first, last)| at >= first && at <= after.unwrap_or(last))
 }
 
 /// Passes each request of another tool to the callback, as [`SourceReader::read`] does.

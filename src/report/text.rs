@@ -4,21 +4,27 @@ use std::collections::BTreeMap;
 
 use comfy_table::{CellAlignment, Table, presets};
 
+use super::accumulate::INVALID_STATUSES;
 use super::ascii_plot::{bar, columns, format_value, replace_unprintable, with_thousands};
 use super::condition::ConditionResult;
+use super::diagnosis::DiagnosisVerdict;
 use super::distribution::{MetricDistribution, percentile_name};
 use super::fidelity::text;
 use super::metric::ReportMetric;
 use super::servers::{SLICE_FIGURES, ServerSummary, aggregate};
-use super::{Report, RequestSummary};
+use super::{PerGpuThroughput, Report, RequestSummary, checklist, diagnosis, side_by_side, time_course};
 use crate::stats::interval::{Interval, NotEnoughData};
 use crate::trace_file::server_metrics::ServerMetric;
 
 /// Default percentiles that fit on a screen.
-pub const PERCENTILES: [f64; 5] = [50.0, 90.0, 95.0, 99.0, 99.9];
+pub const PERCENTILES: [f64; 6] = [50.0, 90.0, 95.0, 99.0, 99.9, 99.99];
 
 /// Width of the label column.
 const LABEL: usize = 13;
+/// Least share of gaps of 0 that is worth a sentence.
+const MIN_ZERO_GAP_SHARE: f64 = 0.1;
+/// Width of the verdict column.
+const DIAGNOSIS: usize = 19;
 /// Lines of the load plot.
 const HEIGHT: u64 = 4;
 /// Maximum length of a bar, in columns.
@@ -53,6 +59,7 @@ pub fn render(report: &Report, shown: &[f64], screen: TextLayout) -> String {
     text += &over_time(report, screen);
     if !report.whole.metrics.is_empty() {
         text += &format!("\n{}", aligned(&latencies(&report.whole, shown)));
+        text += &zero_gaps(&report.whole).map_or(String::new(), |note| note + "\n");
     }
     if let Some(intervals) = confidence_table(&report.whole, shown) {
         text += &format!("\n{}", aligned(&intervals));
@@ -71,6 +78,22 @@ pub fn render(report: &Report, shown: &[f64], screen: TextLayout) -> String {
             aligned(&server.table())
         );
     }
+    if let Some(bound) = &report.bandwidth_bound {
+        text += "\nhardware: the bound of the memory bandwidth\n";
+        text += &named_lines(bound.lines(), DIAGNOSIS);
+    }
+    if let Some(table) = side_by_side::table(&report.side_by_side) {
+        text += &format!("\n{}", aligned(&table));
+    }
+    text += "\ndiagnosis: what bounds the latencies\n";
+    text += &named_lines(diagnosis::lines(&report.diagnosis), DIAGNOSIS);
+    for table in [diagnosis::finding_table(&report.diagnosis), diagnosis::relation_table(&report.diagnosis)] {
+        text += &table.map_or(String::new(), |table| format!("\n{}", aligned(&table)));
+    }
+    text += "\ntime: drift, warm-up and steady state\n";
+    text += &named_lines(time_course::lines(&report.time_course, &report.servers), LABEL + 1);
+    text +=
+        &time_course::trend_table(&report.time_course).map_or(String::new(), |table| format!("\n{}", aligned(&table)));
     for (metric, bins) in &report.histograms {
         text += &histogram(metric.label(has_planned_times(&report.whole)), *metric, bins, screen);
     }
@@ -81,10 +104,20 @@ pub fn render(report: &Report, shown: &[f64], screen: TextLayout) -> String {
     {
         text += &format!("\n{}", aligned(&part));
     }
+    text += "\nchecklist: ten questions of an honest benchmark\n";
+    text += &named_lines(checklist::lines(&report.checklist), LABEL);
     for warning in &report.warnings {
         text += &format!("\nwarning: {}\n  advice: {}\n", replace_unprintable(&warning.text), warning.advice);
     }
-    if screen.plain { text.replace('≤', "<=").replace('µ', "u").replace('–', "-") } else { text }
+    if screen.plain { to_ascii(text) } else { text }
+}
+
+/// Signs of this crate's own sentences, and their spelling in ASCII.
+const SIGNS: [(char, &str); 8] =
+    [('≤', "<="), ('µ', "u"), ('–', "-"), ('−', "-"), ('…', "..."), ('×', "x"), ('÷', "/"), ('²', "^2")];
+
+fn to_ascii(text: String) -> String {
+    SIGNS.iter().fold(text, |text, (sign, ascii)| text.replace(*sign, ascii))
 }
 
 /// Returns named lines; a line without a name continues the previous one.
@@ -116,14 +149,23 @@ pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
         lines.push(("definitions", format!("those of {}", report.definitions)));
     }
     lines.push(("requests", count_list(whole.outcomes.iter().map(|(name, count)| ((*name).to_owned(), *count)))));
-    let refused = whole.statuses.iter().filter(|(status, _)| **status >= 300);
+    let too_long = report.diagnosis.finding(DiagnosisVerdict::ContextWindow);
+    // The statement replaces statuses that only say that a request was invalid.
+    let is_explained = |status: &u16| {
+        let invalid =
+            INVALID_STATUSES.map(|status| whole.statuses.get(&status).copied().unwrap_or(0)).iter().sum::<u64>();
+        let explained = too_long.and_then(|finding| finding.evidence.first()).map(|count| count.value as u64);
+        INVALID_STATUSES.contains(status) && explained == Some(invalid)
+    };
+    let refused = whole.statuses.iter().filter(|(status, _)| **status >= 300 && !is_explained(status));
     let refused = refused.map(|(status, count)| format!("{} answered {status}", with_thousands(*count)));
     let mut errors: BTreeMap<&str, u64> = BTreeMap::new();
     for (name, count) in report.sources.iter().flat_map(|source| &source.errors) {
         *errors.entry(name).or_default() += count;
     }
     let errors = errors.iter().map(|(name, count)| format!("{} {name}", with_thousands(*count)));
-    let refused: Vec<String> = errors.chain(refused).collect();
+    let too_long = too_long.map(|finding| finding.statement.clone());
+    let refused: Vec<String> = errors.chain(too_long).chain(refused).collect();
     if !refused.is_empty() {
         lines.push(("", refused.join(", ")));
     }
@@ -153,16 +195,27 @@ pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
             rate.requests, rate.input_tokens, rate.output_tokens, whole.seconds
         ),
     ));
+    if let Some(per_gpu) = &report.per_gpu {
+        let PerGpuThroughput { gpus, output_tokens, total_tokens } = per_gpu;
+        lines.push((
+            "per GPU",
+            format!("{output_tokens:.1} output tokens/s, {total_tokens:.1} total tokens/s, on {gpus} GPUs"),
+        ));
+    }
     lines.push(("tokens", tokens(whole)));
     for goodput in &whole.goodput {
-        let share = goodput.share.map_or("-".to_owned(), |share| format!("{:.1} %", share * 100.0));
+        let share = goodput.share.map_or("-".to_owned(), |share| format!("{:.1} % of all", share * 100.0));
         let interval = goodput.share_interval.map_or(String::new(), |Interval { low, high }| {
             format!(", 95 % interval {:.1}–{:.1} %", low * 100.0, high * 100.0)
+        });
+        let of_successes = goodput.share_of_successes.filter(|_| goodput.successes < goodput.counted);
+        let of_successes = of_successes.map_or(String::new(), |share| {
+            format!("; {:.1} % of {} successes", share * 100.0, with_thousands(goodput.successes))
         });
         lines.push((
             "goodput",
             format!(
-                "{}: {} of {} met it ({share}{interval}), {:.2} requests/s, {:.0} tokens/s",
+                "{}: {} of {} met it ({share}{interval}{of_successes}), {:.2} requests/s, {:.0} tokens/s",
                 goodput.slo,
                 with_thousands(goodput.met),
                 with_thousands(goodput.counted),
@@ -170,6 +223,10 @@ pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
                 goodput.tokens_per_second
             ),
         ));
+        if !goodput.missed.is_empty() {
+            let missed = goodput.missed.iter().map(|(name, count)| format!("{name} {}", with_thousands(*count)));
+            lines.push(("", format!("missed by: {}", missed.collect::<Vec<_>>().join(", "))));
+        }
     }
     for (at, ConditionResult { condition, value, fails }) in report.conditions.iter().enumerate() {
         let verdict = if *fails { "FAILS" } else { "holds" };
@@ -231,14 +288,32 @@ fn is_duplicate(summary: &RequestSummary, metric: &MetricDistribution) -> bool {
 
 /// Builds the table of metrics without duplicates. The first row is the header.
 pub(super) fn latencies(summary: &RequestSummary, shown: &[f64]) -> Vec<Vec<String>> {
+    let shown = &carried(summary, shown);
     let metrics = summary.metrics.iter().filter(|metric| !is_duplicate(summary, metric));
     let rows = metrics.map(|metric| row(metric.metric.label(has_planned_times(summary)), metric, shown));
     std::iter::once(header_row(shown)).chain(rows).collect()
 }
 
+/// Explains gaps of 0, if so many of them are that a figure shows it.
+pub(super) fn zero_gaps(summary: &RequestSummary) -> Option<String> {
+    let share = summary.zero_gap_share.filter(|share| *share >= MIN_ZERO_GAP_SHARE)?;
+    Some(format!(
+        "{:.1} % of the gaps between tokens are 0: these events came together, in one read. The server or the network \
+         batches them, so ITL describes the batches; TPOT describes the pace.",
+        share * 100.0
+    ))
+}
+
+/// Percentiles that at least one metric carries.
+fn carried(summary: &RequestSummary, shown: &[f64]) -> Vec<f64> {
+    let has = |percent: &f64| summary.metrics.iter().any(|of| of.percentiles.iter().any(|(known, _)| known == percent));
+    shown.iter().copied().filter(has).collect()
+}
+
 /// Builds the table of 95 % intervals: mean, percentiles, and the tail ratio p99 ÷ p50. `None` without intervals.
 pub(super) fn confidence_table(summary: &RequestSummary, shown: &[f64]) -> Option<Vec<Vec<String>>> {
     let planned = has_planned_times(summary);
+    let shown = &carried(summary, shown);
     let is_main = |metric: ReportMetric| match metric {
         ReportMetric::TtftFromPlanned | ReportMetric::E2eFromPlanned => planned,
         ReportMetric::Ttft | ReportMetric::E2e => !planned,
@@ -259,8 +334,10 @@ pub(super) fn confidence_table(summary: &RequestSummary, shown: &[f64]) -> Optio
             with_thousands(confidence.effective_count as u64),
             cell(&confidence.avg, &in_unit),
         ];
-        let of = confidence.percentiles.iter().filter(|(percent, _)| shown.contains(percent));
-        row.extend(of.map(|(_, interval)| cell(interval, &in_unit)));
+        let of = |percent: &f64| confidence.percentiles.iter().find(|(known, _)| known == percent);
+        row.extend(
+            shown.iter().map(|percent| of(percent).map_or("-".to_owned(), |(_, interval)| cell(interval, &in_unit))),
+        );
         let ratio = |value: f64| format!("{value:.2}");
         row.push(confidence.tail_ratio.as_ref().map_or("-".to_owned(), |tail| cell(tail, &ratio)));
         rows.push(row);
@@ -284,8 +361,9 @@ pub(super) fn row(name: &str, metric: &MetricDistribution, shown: &[f64]) -> Vec
     let unit = metric.metric.unit();
     let mut row = vec![name.to_owned(), with_thousands(metric.count)];
     row.extend([metric.avg, metric.min].map(|of| format_value(of, unit)));
-    let of = metric.percentiles.iter().filter(|(percent, _)| shown.contains(percent));
-    row.extend(of.map(|(_, of)| format_value(*of, unit)));
+    let of = |percent: &f64| metric.percentiles.iter().find(|(known, _)| known == percent);
+    let dash = || "-".to_owned();
+    row.extend(shown.iter().map(|percent| of(percent).map_or_else(dash, |(_, value)| format_value(*value, unit))));
     row.extend([metric.max, metric.std].map(|of| format_value(of, unit)));
     row
 }

@@ -9,6 +9,7 @@ use super::metric::ReportMetric;
 use super::saturation::{LoadGrowth, LoadSample, queue_growth, request_growth};
 use super::servers::{ServerSummary, Trend};
 use super::source::ReportSource;
+use super::time_course::TimeCourse;
 use crate::measure::record::{CountSource, LaterTurns, Outcome};
 use crate::measure::time::{Gap, Stamp};
 use crate::trace_file::server_metrics::ServerMetric;
@@ -23,6 +24,34 @@ const MAX_LAG_SHARE: f64 = 0.05;
 const MAX_PRIOR_CACHE_SHARE: f64 = 0.25;
 /// Mean tokens per event above which gaps are not inter-token latencies.
 const MAX_TOKENS_PER_EVENT: f64 = 1.05;
+
+/// Ids in the order of their weight: what makes figures wrong, what makes them misleading, what makes them uncertain.
+const RANKS: [&str; 24] = [
+    "empty",
+    "not_valid",
+    "without_run",
+    "truncated",
+    "stopped",
+    "no_output",
+    "survivors_only",
+    "sender_overloaded",
+    "send_lag",
+    "queue_grew",
+    "saturation",
+    "no_warmup",
+    "warmup_in_prior_cache",
+    "preempted",
+    "closed_loop",
+    "missing_token_counts",
+    "multi_token_chunks",
+    "lost_gaps",
+    "estimated_tokens",
+    "no_outcome",
+    "no_shared_clock",
+    "not_scraped",
+    "too_few",
+    "no_audit",
+];
 
 /// A threat to the results.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,8 +79,13 @@ pub enum ReportWarning {
     NoSharedClock,
     /// Rows without an outcome.
     NoOutcome(u64),
-    /// The run had no warm-up.
-    NoWarmup,
+    /// The figures include a warm-up.
+    NoWarmup {
+        /// Its end, in seconds.
+        until: f64,
+        /// Requests that started in it.
+        requests: u64,
+    },
     /// The load was closed-loop: responses decided when requests were sent.
     ClosedLoop,
     /// Too few values lie above a percentile.
@@ -157,7 +191,7 @@ impl ReportWarning {
             Self::Truncated(_) => "truncated",
             Self::NoSharedClock => "no_shared_clock",
             Self::NoOutcome(_) => "no_outcome",
-            Self::NoWarmup => "no_warmup",
+            Self::NoWarmup { .. } => "no_warmup",
             Self::ClosedLoop => "closed_loop",
             Self::TooFew { .. } => "too_few",
             Self::SendLag { .. } => "send_lag",
@@ -190,7 +224,11 @@ impl ReportWarning {
             Self::Truncated(what) => format!("a part is missing: {what}"),
             Self::NoSharedClock => "not every source tells when it began, so those begin together".to_owned(),
             Self::NoOutcome(rows) => format!("{rows} rows do not say what became of them, and are in no latency"),
-            Self::NoWarmup => "the first requests met a cold server, and are in the figures".to_owned(),
+            Self::NoWarmup { until, requests } => {
+                format!(
+                    "the server was not warm until {until:.1} s, and {requests} requests of that time are in the figures"
+                )
+            }
             Self::ClosedLoop => {
                 "the load was closed: a server that stalls is sent less, and latencies hide the wait".to_owned()
             }
@@ -265,7 +303,9 @@ impl ReportWarning {
             Self::Truncated(_) => "its other rows are counted; look at what stopped the writer",
             Self::NoSharedClock => "rates of several such sources mean something only if they did begin together",
             Self::NoOutcome(_) => "a capture, or a replay of the trace, knows",
-            Self::NoWarmup => "--warmup 30s (replay, load) leaves them out",
+            Self::NoWarmup { .. } => {
+                "--warmup (replay, load) leaves them out; the section on time states where they end"
+            }
             Self::ClosedLoop => "send at the trace's times, or with --rate, to see what users would wait",
             Self::TooFew { .. } => "send more requests, or read a lower percentile",
             Self::SendLag { .. } => "read the figures from planned; use more --workers, or another machine",
@@ -331,7 +371,6 @@ pub(super) fn collect(
     let doubts = [
         figures.outcomes.get(UNKNOWN_OUTCOME).map(|rows| ReportWarning::NoOutcome(*rows)),
         runs().any(|run| !run.audited).then_some(ReportWarning::NoAudit),
-        runs().any(|run| !run.warmed_up).then_some(ReportWarning::NoWarmup),
         runs().any(|run| run.closed_loop).then_some(ReportWarning::ClosedLoop),
         too_few(summary, percentiles),
         // Requested slots caused the lag, not the machine.
@@ -346,13 +385,41 @@ pub(super) fn collect(
         request_growth(load, began).map(ReportWarning::Saturation).filter(|_| !runs().any(|run| run.closed_loop)),
     ];
     warnings.extend(doubts.into_iter().flatten());
+    // The server's own queue is the better evidence of the same cause.
+    if warnings.iter().any(|warning| matches!(warning, ReportWarning::QueueGrew { .. })) {
+        warnings.retain(|warning| !matches!(warning, ReportWarning::Saturation(_)));
+    }
+    ranked(warnings)
+}
+
+/// Sorts by weight, and keeps the first of equal warnings.
+fn ranked(mut warnings: Vec<ReportWarning>) -> Vec<ReportWarning> {
+    let rank = |warning: &ReportWarning| RANKS.iter().position(|name| *name == warning.name());
+    warnings.sort_by_key(rank);
+    let mut seen = Vec::new();
+    warnings.retain(|warning| {
+        let text = warning.text();
+        let is_new = !seen.contains(&text);
+        seen.push(text);
+        is_new
+    });
     warnings
 }
 
-/// Returns the lowest percentile with too few values above it.
+/// Adds the warning of a warm-up in the figures.
+pub(super) fn with_warm_up(mut warnings: Vec<ReportWarning>, course: &TimeCourse) -> Vec<ReportWarning> {
+    let of = course.steady_state.as_ref().and_then(|steady| Some((steady.warm_up_s?, steady.warm_up_requests)));
+    warnings.extend(of.map(|(until, requests)| ReportWarning::NoWarmup { until, requests }));
+    ranked(warnings)
+}
+
+/// Returns the lowest percentile with too few values above it. Beyond p99 the table of intervals shows it, and nearly
+/// every run would have the warning.
 fn too_few(summary: &RequestSummary, percentiles: &[f64]) -> Option<ReportWarning> {
     let count = summary.metric(ReportMetric::E2e)?.count;
-    let few = |percent: &f64| *percent > 50.0 && count as f64 * (100.0 - percent) / 100.0 < MIN_TAIL_VALUES - 1e-6;
+    let few = |percent: &f64| {
+        *percent > 50.0 && *percent <= 99.0 && count as f64 * (100.0 - percent) / 100.0 < MIN_TAIL_VALUES - 1e-6
+    };
     let percent = percentiles.iter().copied().filter(few).min_by(f64::total_cmp)?;
     Some(ReportWarning::TooFew { percent, count })
 }

@@ -32,6 +32,7 @@ pub(super) fn page(stats: &SimStats, model: &str) -> String {
     page.histogram("inter_token_latency_seconds", "Inter-token latency in seconds.", &ITL_BOUNDS, &stats.itl);
     page.histogram("e2e_request_latency_seconds", "End-to-end latency in seconds.", &E2E_BOUNDS, &stats.e2e);
     page.histogram("request_queue_time_seconds", "Time in the waiting queue in seconds.", &E2E_BOUNDS, &stats.queue);
+    page.histogram("request_prefill_time_seconds", "Time in the PREFILL phase.", &E2E_BOUNDS, &stats.prefill);
     page.text
 }
 

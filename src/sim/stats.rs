@@ -32,6 +32,8 @@ pub(crate) struct SimStats {
     pub(crate) e2e: SimHistogram<{ E2E_BOUNDS.len() }>,
     /// Arrival to first scheduling.
     pub(crate) queue: SimHistogram<{ E2E_BOUNDS.len() }>,
+    /// First scheduling to first token.
+    pub(crate) prefill: SimHistogram<{ E2E_BOUNDS.len() }>,
 }
 
 impl SimStats {
@@ -54,7 +56,8 @@ pub(crate) const TTFT_BOUNDS: [f64; 22] = [
 pub(crate) const ITL_BOUNDS: [f64; 19] =
     [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0];
 
-/// vLLM's bounds of `e2e_request_latency_seconds` and `request_queue_time_seconds`, in seconds.
+/// vLLM's bounds of `e2e_request_latency_seconds`, `request_queue_time_seconds` and `request_prefill_time_seconds`, in
+/// seconds.
 pub(crate) const E2E_BOUNDS: [f64; 21] = [
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
     1920.0, 7680.0,

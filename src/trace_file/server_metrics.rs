@@ -14,8 +14,8 @@ use zstd::stream::{read::Decoder, write::Encoder};
 
 /// File name in the folder of a run.
 pub const SERVER_METRICS_FILE: &str = "server_metrics.jsonl.zst";
-/// Version of the rows.
-pub const VERSION: u32 = 1;
+/// Version of the rows. Version 2 added the histograms of the servers and the memory traffic of GPUs.
+pub const VERSION: u32 = 2;
 /// Maximum line length in bytes. A row has a dozen numbers, a header a few URLs.
 const MAX_LINE_BYTES: u64 = 64 << 10;
 /// Maximum rows that are read: eleven days of one server.
@@ -41,12 +41,28 @@ pub enum ServerMetric {
     PromptTokens,
     /// Tokens generated.
     GenerationTokens,
+    /// Seconds that requests spent in the queue.
+    QueueSeconds,
+    /// Requests whose time in the queue is counted.
+    QueueRequests,
+    /// Seconds from the schedule of requests to their first token.
+    PrefillSeconds,
+    /// Requests whose prefill time is counted.
+    PrefillRequests,
+    /// Seconds from the arrival of requests at the server to their first token.
+    FirstTokenSeconds,
+    /// Requests whose time to first token is counted.
+    FirstTokenRequests,
+    /// Bytes that each GPU read from its memory, as the engine estimates.
+    ReadBytes,
     /// Mean GPU utilization, from 0 to 1.
     GpuUtilization,
     /// GPU memory in use, in bytes.
     GpuMemory,
     /// GPU power draw, in watts.
     GpuPower,
+    /// Share of time in which the memory of the GPU transferred data, from 0 to 1.
+    GpuMemoryActivity,
 }
 
 /// How a metric changes over time.
@@ -71,7 +87,7 @@ pub enum SeriesAggregation {
 
 impl ServerMetric {
     /// All metrics, in report order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 19] = [
         Self::Waiting,
         Self::Running,
         Self::KvUsage,
@@ -80,9 +96,24 @@ impl ServerMetric {
         Self::Preemptions,
         Self::PromptTokens,
         Self::GenerationTokens,
+        Self::QueueSeconds,
+        Self::QueueRequests,
+        Self::PrefillSeconds,
+        Self::PrefillRequests,
+        Self::FirstTokenSeconds,
+        Self::FirstTokenRequests,
+        Self::ReadBytes,
         Self::GpuUtilization,
         Self::GpuMemory,
         Self::GpuPower,
+        Self::GpuMemoryActivity,
+    ];
+
+    /// Histograms of a server, of which the sum and the count are kept: (seconds, requests).
+    pub const DURATIONS: [(Self, Self); 3] = [
+        (Self::QueueSeconds, Self::QueueRequests),
+        (Self::PrefillSeconds, Self::PrefillRequests),
+        (Self::FirstTokenSeconds, Self::FirstTokenRequests),
     ];
 
     /// How the metric changes over time.
@@ -92,7 +123,14 @@ impl ServerMetric {
             | Self::PrefixQueries
             | Self::Preemptions
             | Self::PromptTokens
-            | Self::GenerationTokens => MetricKind::Counter,
+            | Self::GenerationTokens
+            | Self::QueueSeconds
+            | Self::QueueRequests
+            | Self::PrefillSeconds
+            | Self::PrefillRequests
+            | Self::FirstTokenSeconds
+            | Self::FirstTokenRequests
+            | Self::ReadBytes => MetricKind::Counter,
             _ => MetricKind::Gauge,
         }
     }
@@ -101,7 +139,7 @@ impl ServerMetric {
     pub const fn aggregation(self) -> SeriesAggregation {
         match self {
             Self::KvUsage => SeriesAggregation::Max,
-            Self::GpuUtilization => SeriesAggregation::Mean,
+            Self::GpuUtilization | Self::GpuMemoryActivity | Self::ReadBytes => SeriesAggregation::Mean,
             _ => SeriesAggregation::Sum,
         }
     }
@@ -117,19 +155,33 @@ impl ServerMetric {
             Self::Preemptions => "preemptions",
             Self::PromptTokens => "prompt tokens",
             Self::GenerationTokens => "generated tokens",
+            Self::QueueSeconds => "queue time",
+            Self::QueueRequests => "requests with a queue time",
+            Self::PrefillSeconds => "prefill time",
+            Self::PrefillRequests => "requests with a prefill time",
+            Self::FirstTokenSeconds => "time to first token",
+            Self::FirstTokenRequests => "requests with a first token",
+            Self::ReadBytes => "bytes read per GPU",
             Self::GpuUtilization => "GPU utilization",
             Self::GpuMemory => "GPU memory",
             Self::GpuPower => "GPU power",
+            Self::GpuMemoryActivity => "GPU memory activity",
         }
     }
 
     /// Display unit.
     pub const fn unit(self) -> &'static str {
         match self {
-            Self::Waiting | Self::Running | Self::Preemptions => "requests",
-            Self::KvUsage | Self::GpuUtilization => "1",
+            Self::Waiting
+            | Self::Running
+            | Self::Preemptions
+            | Self::QueueRequests
+            | Self::PrefillRequests
+            | Self::FirstTokenRequests => "requests",
+            Self::KvUsage | Self::GpuUtilization | Self::GpuMemoryActivity => "1",
+            Self::QueueSeconds | Self::PrefillSeconds | Self::FirstTokenSeconds => "s",
             Self::PrefixHits | Self::PrefixQueries | Self::PromptTokens | Self::GenerationTokens => "tokens",
-            Self::GpuMemory => "bytes",
+            Self::GpuMemory | Self::ReadBytes => "bytes",
             Self::GpuPower => "W",
         }
     }
@@ -299,7 +351,7 @@ mod tests {
         for (text, said) in [
             ("", "line 1: there is no header"),
             ("{}\n", "line 1: missing field"),
-            ("{\"streamgauge_server_metrics\":2,\"started_unix_ns\":0,\"servers\":[]}\n", "line 1: a newer version"),
+            ("{\"streamgauge_server_metrics\":3,\"started_unix_ns\":0,\"servers\":[]}\n", "line 1: a newer version"),
             (
                 "{\"streamgauge_server_metrics\":1,\"started_unix_ns\":0,\"servers\":[]}\n{\"at\":0,\"server\":0,\"took\":0}\n",
                 "line 2: there is no server 0",

@@ -2,11 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "clippy recognizes tests by their attribute; their helpers have none")]
 
+mod checklist;
 mod compare;
+mod diagnosis;
 mod fidelity;
+mod figures;
 mod llmd;
 mod out_formats;
 mod peer_files;
 mod plan;
 mod results;
+mod time_course;
 mod tool_definitions;

@@ -19,7 +19,7 @@ use streamgauge::trace_file::writer::TraceWriter;
 const MS: u64 = 1_000_000;
 
 /// A success: planned, sent (ms of the line), first token and end (ms after sending), gaps (ms, tokens).
-fn success(planned: u64, sent: u64, first: u64, end: u64, gaps: &[(u64, Option<u32>)]) -> TraceEntry {
+pub(super) fn success(planned: u64, sent: u64, first: u64, end: u64, gaps: &[(u64, Option<u32>)]) -> TraceEntry {
     let events: Vec<_> = gaps.iter().map(|(gap, tokens)| TokenEvent::new(Gap::from_millis(*gap), *tokens)).collect();
     TraceEntry {
         at: sent * MS,
@@ -41,12 +41,12 @@ fn success(planned: u64, sent: u64, first: u64, end: u64, gaps: &[(u64, Option<u
     }
 }
 
-fn prompt(tokens: u64, cached: Option<u64>) -> PromptShape {
+pub(super) fn prompt(tokens: u64, cached: Option<u64>) -> PromptShape {
     PromptShape { tokens: Some(tokens), cached, ..PromptShape::default() }
 }
 
 /// Four requests, of which everything can be worked out on paper.
-fn four() -> Vec<TraceEntry> {
+pub(super) fn four() -> Vec<TraceEntry> {
     let mut first = success(0, 10, 100, 250, &[(20, Some(1)), (40, Some(2)), (60, Some(3))]);
     first.timing.first_tokens = Some(1);
     (first.output_tokens, first.output_source) = (Some(7), Some(CountSource::Usage));
@@ -65,7 +65,7 @@ fn four() -> Vec<TraceEntry> {
     vec![first, second, failed, whole]
 }
 
-fn write(path: &Path, rows: &[TraceEntry], started: Option<u64>) {
+pub(super) fn write(path: &Path, rows: &[TraceEntry], started: Option<u64>) {
     let header = TraceHeader { started_unix_ns: started, ..TraceHeader::new("test") };
     let mut writer = TraceWriter::new(File::create(path).unwrap(), &header).unwrap();
     rows.iter().for_each(|row| writer.write(row).unwrap());
@@ -73,20 +73,20 @@ fn write(path: &Path, rows: &[TraceEntry], started: Option<u64>) {
 }
 
 /// A run directory with these rows.
-fn run(folder: &Path, rows: &[TraceEntry], started: u64, told: &Value) -> PathBuf {
+pub(super) fn run(folder: &Path, rows: &[TraceEntry], started: u64, told: &Value) -> PathBuf {
     fs::create_dir_all(folder).unwrap();
     write(&folder.join("records.jsonl.zst"), rows, Some(started));
     fs::write(folder.join("run.json"), told.to_string()).unwrap();
     folder.to_owned()
 }
 
-struct Done {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
+pub(super) struct Done {
+    pub(super) code: Option<i32>,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
 }
 
-fn streamgauge(paths: &[&Path], args: &[&str]) -> Done {
+pub(super) fn streamgauge(paths: &[&Path], args: &[&str]) -> Done {
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
     let output = command.arg("report").args(paths).args(args).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -103,12 +103,12 @@ fn report(args: &[&str]) -> Value {
 }
 
 /// A statistic of a metric.
-fn of(report: &Value, metric: &str, stat: &str) -> f64 {
+pub(super) fn of(report: &Value, metric: &str, stat: &str) -> f64 {
     report["metrics"][metric][stat].as_f64().unwrap_or_else(|| panic!("no {metric} {stat} in {report}"))
 }
 
 /// Values that are equal but for the last places of their division.
-fn near(value: f64, expected: f64) {
+pub(super) fn near(value: f64, expected: f64) {
     assert!((value - expected).abs() < 1e-6, "{value}, expected {expected}");
 }
 
@@ -179,6 +179,14 @@ fn each_tools_definitions_give_that_tools_results() {
         ("guidellm", "e2e", &[250.0, 300.0, 400.0]),
         ("otel", "tpot", &[25.0, 100.0]),
         ("otel", "e2e", &[250.0, 300.0, 400.0]),
+        ("genai-perf", "itl", &[20.0, 50.0]),
+        ("genai-perf", "e2e", &[220.0, 250.0, 400.0]),
+        ("genai-perf", "tokens_per_second_per_user", &[50.0, 20.0]),
+        // TTFT is in it.
+        ("llmperf", "itl", &[220.0 / 7.0, 125.0]),
+        ("llmperf", "e2e", &[250.0, 300.0, 400.0]),
+        ("nim", "itl", &[25.0, 100.0]),
+        ("nim", "e2e", &[250.0, 300.0, 400.0]),
     ] {
         let report = report(&["--definitions", whose]);
         assert_eq!(report["definitions"], whose);
@@ -193,7 +201,21 @@ fn each_tools_definitions_give_that_tools_results() {
         // From the first sent moment on.
         near(report["seconds"].as_f64().unwrap(), 2.39);
     }
-    for (whose, metric) in [("aiperf", "tpot"), ("otel", "itl"), ("vllm", "tokens_per_second_per_user")] {
+    // MLPerf measures from the planned moment only.
+    let mlperf = report(&["--definitions", "mlperf"]);
+    for (metric, stat, expected) in
+        [("ttft", "avg", 155.0), ("tpot", "avg", 62.5), ("tpot", "max", 100.0), ("e2e", "avg", 320.0)]
+    {
+        near(of(&mlperf, metric, stat), expected);
+    }
+    near(mlperf["seconds"].as_f64().unwrap(), 2.4);
+    for (whose, metric) in [
+        ("aiperf", "tpot"),
+        ("llmperf", "tpot"),
+        ("mlperf", "itl"),
+        ("otel", "itl"),
+        ("vllm", "tokens_per_second_per_user"),
+    ] {
         assert_eq!(report(&["--definitions", whose])["metrics"][metric], Value::Null, "{whose} has no {metric}");
     }
 }
@@ -208,6 +230,8 @@ fn goodput_is_judged_now_and_from_the_planned_moment() {
         (&json!(1), &json!(3), &json!("x: ttft<=150ms e2e<=1s"))
     );
     near(told["share"].as_f64().unwrap(), 1.0 / 3.0);
+    near(told["share_of_successes"].as_f64().unwrap(), 1.0 / 2.0);
+    assert_eq!((&told["successes"], &told["missed"]), (&json!(2), &json!({"ttft": 1, "error": 1})));
     near(told["requests_per_second"].as_f64().unwrap(), 1.0 / 2.4);
     near(told["tokens_per_second"].as_f64().unwrap(), 7.0 / 2.4);
     // 110 ms from the planned moment, 100 from sending, from which other tools count.
@@ -299,10 +323,11 @@ fn every_warning_has_its_cause_and_none_comes_without() {
     };
     let many = steady(10_000);
     assert_eq!(warned(&many, &warm), [""; 0]);
-    assert_eq!(warned(&many, &json!({})), ["no_audit", "no_warmup"]);
+    assert_eq!(warned(&many, &json!({})), ["no_audit"], "nothing shows that a warm-up is missing");
     let late = json!({"audit": {"uncertain": ["requests would be sent late"]}, "summary": {"measured": {"from": 1}}});
     assert_eq!(warned(&many, &late), ["sender_overloaded"]);
-    assert_eq!(warned(&many[..2_000], &warm), ["too_few"]);
+    assert_eq!(warned(&many[..900], &warm), ["too_few"]);
+    assert_eq!(warned(&many[..2_000], &warm), [""; 0], "the table of intervals shows what p99.9 lacks");
     let killed = tempfile::tempdir().unwrap();
     fs::remove_file(run(killed.path(), &many, 0, &warm).join("run.json")).unwrap();
     let report: Value = serde_json::from_str(&streamgauge(&[killed.path()], &["--json"]).stdout).unwrap();
@@ -325,7 +350,7 @@ fn every_warning_has_its_cause_and_none_comes_without() {
     let failing = |at: usize, row: &mut TraceEntry| {
         row.outcome = Some(Outcome::Failed).filter(|_| at.is_multiple_of(50)).or(row.outcome)
     };
-    assert_eq!(with(&failing)[..], ["too_few", "survivors_only"]);
+    assert_eq!(with(&failing)[..], ["survivors_only"]);
     assert_eq!(with(&|_, row| row.timing.first_tokens = Some(9)), ["multi_token_chunks"]);
     let untold = |tokens: u64, reasoning: Option<u64>| {
         with(&|_, row: &mut TraceEntry| {
@@ -513,7 +538,7 @@ fn all_formats_agree() {
     assert_eq!(row(&text, "requests")[1], "1 failed, 3 success");
     assert_eq!(
         row(&text, "goodput")[1],
-        "x: 1 of 3 met it (33.3 %, 95 % interval 0.7–90.3 %), 0.42 requests/s, 3 tokens/s"
+        "x: 1 of 3 met it (33.3 % of all, 95 % interval 0.7–90.3 %; 50.0 % of 2 successes), 0.42 requests/s, 3 tokens/s"
     );
     assert!(!text.contains("TTFO"), "it only repeats TTFT:\n{text}");
     let plain = shown(&["--plain"]);

@@ -40,6 +40,9 @@ pub(in crate::report) fn over_time(report: &Report) -> Option<&RateFidelity> {
 
 /// Builds the table of production's and the run's latencies. The first row is the header.
 pub(in crate::report) fn production_table(report: &Report, shown: &[f64]) -> Option<Vec<Vec<String>>> {
+    // Both sides need a percentile for a comparison.
+    let shown: Vec<f64> = shown.iter().copied().filter(|percent| *percent <= 99.9).collect();
+    let shown = &shown[..];
     let production = &report.production.as_ref()?.summary;
     let pair = |(theirs, ours): &(ReportMetric, ReportMetric)| {
         let (theirs, replayed) = (production.metric(*theirs)?, report.whole.metric(*ours)?);

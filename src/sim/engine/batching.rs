@@ -119,6 +119,7 @@ impl Sequence {
             self.first = Some(at);
             stats.prompt_tokens += u64::from(self.job.prompt.tokens);
             stats.ttft.observe(&TTFT_BOUNDS, at.since(self.arrived));
+            stats.prefill.observe(&E2E_BOUNDS, at.since(self.admitted.unwrap_or(self.arrived)));
         } else {
             stats.itl.observe(&ITL_BOUNDS, at.since(self.last));
         }

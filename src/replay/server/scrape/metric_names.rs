@@ -27,8 +27,9 @@ const fn scaled_metric(figure: ServerMetric, names: &'static [&'static str], sca
 }
 
 use ServerMetric::{
-    GenerationTokens, GpuMemory, GpuPower, GpuUtilization, KvUsage, Preemptions, PrefixHits, PrefixQueries,
-    PromptTokens, Running, Waiting,
+    FirstTokenRequests, FirstTokenSeconds, GenerationTokens, GpuMemory, GpuMemoryActivity, GpuPower, GpuUtilization,
+    KvUsage, Preemptions, PrefillRequests, PrefillSeconds, PrefixHits, PrefixQueries, PromptTokens, QueueRequests,
+    QueueSeconds, ReadBytes, Running, Waiting,
 };
 
 /// The first source present on a page determines the figure: a server that renames a metric exports both names for a
@@ -45,6 +46,13 @@ const METRIC_MAPPINGS: &[MetricMapping] = &[
     metric(Preemptions, &["vllm:num_preemptions_total"]),
     metric(PromptTokens, &["vllm:prompt_tokens_total"]),
     metric(GenerationTokens, &["vllm:generation_tokens_total"]),
+    metric(QueueSeconds, &["vllm:request_queue_time_seconds_sum"]),
+    metric(QueueRequests, &["vllm:request_queue_time_seconds_count"]),
+    metric(PrefillSeconds, &["vllm:request_prefill_time_seconds_sum"]),
+    metric(PrefillRequests, &["vllm:request_prefill_time_seconds_count"]),
+    metric(FirstTokenSeconds, &["vllm:time_to_first_token_seconds_sum"]),
+    metric(FirstTokenRequests, &["vllm:time_to_first_token_seconds_count"]),
+    metric(ReadBytes, &["vllm:estimated_read_bytes_per_gpu_total"]),
     metric(Waiting, &["sglang:num_queue_reqs"]),
     metric(Running, &["sglang:num_running_reqs"]),
     metric(KvUsage, &["sglang:token_usage"]),
@@ -53,10 +61,16 @@ const METRIC_MAPPINGS: &[MetricMapping] = &[
     metric(Preemptions, &["sglang:num_retracted_requests_total"]),
     metric(PromptTokens, &["sglang:prompt_tokens_total"]),
     metric(GenerationTokens, &["sglang:generation_tokens_total"]),
+    metric(QueueSeconds, &["sglang:queue_time_seconds_sum"]),
+    metric(QueueRequests, &["sglang:queue_time_seconds_count"]),
+    metric(FirstTokenSeconds, &["sglang:time_to_first_token_seconds_sum"]),
+    metric(FirstTokenRequests, &["sglang:time_to_first_token_seconds_count"]),
     metric(Waiting, &["tgi_queue_size"]),
     metric(Running, &["tgi_batch_current_size"]),
     metric(PromptTokens, &["tgi_request_input_length_sum"]),
     metric(GenerationTokens, &["tgi_request_generated_tokens_sum"]),
+    metric(QueueSeconds, &["tgi_request_queue_duration_sum"]),
+    metric(QueueRequests, &["tgi_request_queue_duration_count"]),
     metric(Waiting, &["llamacpp:requests_deferred"]),
     metric(Running, &["llamacpp:requests_processing"]),
     metric(KvUsage, &["llamacpp:kv_cache_usage_ratio"]),
@@ -68,6 +82,7 @@ const METRIC_MAPPINGS: &[MetricMapping] = &[
     scaled_metric(GpuUtilization, &["DCGM_FI_DEV_GPU_UTIL"], 0.01),
     scaled_metric(GpuMemory, &["DCGM_FI_DEV_FB_USED"], 1_048_576.0),
     metric(GpuPower, &["DCGM_FI_DEV_POWER_USAGE"]),
+    metric(GpuMemoryActivity, &["DCGM_FI_PROF_DRAM_ACTIVE"]),
     metric(GpuUtilization, &["nvidia_smi_utilization_gpu_ratio"]),
     metric(GpuMemory, &["nvidia_smi_memory_used_bytes"]),
     metric(GpuPower, &["nvidia_smi_power_draw_watts"]),
@@ -148,6 +163,13 @@ mod tests {
             (Preemptions, 0.0),
             (PromptTokens, 42.0),
             (GenerationTokens, 240.0),
+            (QueueSeconds, 8.202_900_016_840_431e-5),
+            (QueueRequests, 2.0),
+            (PrefillSeconds, 0.044_733_624_999_935_27),
+            (PrefillRequests, 2.0),
+            (FirstTokenSeconds, 0.150_460_481_643_676_76),
+            (FirstTokenRequests, 2.0),
+            (ReadBytes, 0.0),
         ];
         assert_eq!(of("vllm"), vllm.into());
         let llama = [
@@ -176,7 +198,8 @@ mod tests {
                     sglang:num_queue_reqs{model_name=\"m\",priority=\"2\"} 3\n\
                     sglang:cached_tokens_total{cache_source=\"device\"} 30\n\
                     sglang:cached_tokens_total{cache_source=\"host\"} 20\nsglang:prompt_tokens_total 200\n\
-                    sglang:num_retracted_requests_total 1\nsglang:token_usage 0.5\n";
+                    sglang:num_retracted_requests_total 1\nsglang:token_usage 0.5\n\
+                    sglang:queue_time_seconds_sum 6\nsglang:queue_time_seconds_count 3\n";
         let expected = [
             (Waiting, 5.0),
             (KvUsage, 0.5),
@@ -184,6 +207,8 @@ mod tests {
             (PrefixQueries, 200.0),
             (Preemptions, 1.0),
             (PromptTokens, 200.0),
+            (QueueSeconds, 6.0),
+            (QueueRequests, 3.0),
         ];
         assert_eq!(figures(page), expected.into());
     }
@@ -206,6 +231,8 @@ mod tests {
         let dcgm = "DCGM_FI_DEV_GPU_UTIL{gpu=\"0\"} 80\nDCGM_FI_DEV_GPU_UTIL{gpu=\"1\"} 40\n\
                     DCGM_FI_DEV_FB_USED{gpu=\"0\"} 1024\nDCGM_FI_DEV_FB_USED{gpu=\"1\"} 512\n\
                     DCGM_FI_DEV_POWER_USAGE{gpu=\"0\"} 300.5\n";
+        let active = "DCGM_FI_PROF_DRAM_ACTIVE{gpu=\"0\"} 0.5\nDCGM_FI_PROF_DRAM_ACTIVE{gpu=\"1\"} 0.25\n";
+        assert_eq!(figures(active), [(GpuMemoryActivity, 0.375)].into());
         let gpus = [(GpuUtilization, 0.6), (GpuMemory, 1_536.0 * 1_048_576.0), (GpuPower, 300.5)];
         let rounded = |figures: BTreeMap<ServerMetric, f64>| -> BTreeMap<ServerMetric, f64> {
             figures.into_iter().map(|(figure, value)| (figure, (value * 1e6).round() / 1e6)).collect()
