@@ -82,7 +82,7 @@ pub(crate) struct Args {
 
     /// Set the arrival process: `poisson` (independent), `constant`, or `gamma:SHAPE`
     ///
-    /// A gamma process is bursty below shape 1 and more regular above.
+    /// A gamma process is bursty below shape 1 and more regular above. With an end, exactly rate x duration requests are sent.
     #[arg(long, value_name = "PROCESS", default_value = "poisson", value_parser = arrival_process, conflicts_with = "concurrency", help_heading = "Timing")]
     arrivals: ArrivalProcess,
 
@@ -178,6 +178,7 @@ impl Args {
         let synthetic = SyntheticTrace {
             arrivals,
             requests: self.requests.map(u64::from),
+            duration: self.duration,
             lengths,
             turns: self.turns,
             think: self.think,
