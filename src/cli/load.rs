@@ -34,7 +34,8 @@ With --rate or --stages the load is open-loop: the arrival process, not the serv
 Prompt text, results and exit codes are those of `streamgauge replay`.
 
 The lengths of --mix were measured in public traces: chat and code in Azure's LLM inference trace of 2023, long-context in \
-Mooncake's conversations, summarization in RAGPulse's answers from retrieved documents.";
+Mooncake's conversations, summarization in RAGPulse's answers from retrieved documents. A mix with two numbers in its name \
+has these lengths in every request, as in GuideLLM's standard configurations.";
 
 pub(super) const HELP: VerbHelp = VerbHelp {
     flags: &["target", "rate", "concurrency", "duration", "isl", "osl", "out"],
@@ -73,7 +74,7 @@ pub(crate) struct Args {
     pub(super) sending: RunnerArgs,
 
     /// Send this many requests per second; with --turns, start this many sessions per second
-    #[arg(long, value_name = "PER_SECOND", value_parser = positive, help_heading = "Timing")]
+    #[arg(long, value_name = "PER_SECOND", value_parser = rate, help_heading = "Timing")]
     rate: Option<f64>,
 
     /// Change the rate in stages: RATE@TIME holds, FROM..TO@TIME changes evenly, e.g. 1..50@5m,50@10m
@@ -102,7 +103,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", value_parser = parse_positive_duration, help_heading = "Timing")]
     duration: Option<Gap>,
 
-    /// Prompt length in tokens: a number, normal:MEAN:SD or lognormal:MEAN:SD [default: 512, or that of --mix]
+    /// Prompt length in tokens: a number, uniform:A:B, normal:MEAN:SD or lognormal:MEAN:SD [default: 512, or that of --mix]
+    ///
+    /// lognormal:median=M:sigma=S takes the median and the standard deviation of the logarithm. :min=A and :max=B at the end
+    /// clip the draws, e.g. lognormal:512:256:max=4096.
     #[arg(long, value_name = "LENGTH", value_parser = length, help_heading = "Requests")]
     isl: Option<LengthDistribution>,
 
@@ -110,7 +114,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LENGTH", value_parser = length, help_heading = "Requests")]
     osl: Option<LengthDistribution>,
 
-    /// Draw lengths as measured in public traces of this kind of traffic
+    /// Draw lengths as measured in public traces of this kind of traffic, or the fixed lengths of its name
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(TRAFFIC_MIXES.iter().map(|mix| mix.name)), help_heading = "Requests")]
     mix: Option<String>,
 
@@ -180,8 +184,8 @@ impl Args {
             requests: self.requests.map(u64::from),
             duration: self.duration,
             lengths,
-            turns: self.turns,
-            think: self.think,
+            turns: self.turns.clone(),
+            think: self.think.clone(),
             shared_prefix: self.shared_prefix,
             prefix_groups: self.prefix_groups.into(),
             model: self.model.clone(),
@@ -221,7 +225,7 @@ impl Args {
             groups => format!("{tokens} tokens shared within each of {groups} groups"),
         };
         let warm = if self.warm_prefixes { ", sent before the run" } else { "" };
-        let think = self.think.map_or("no pause".to_owned(), |think| format!("pauses of {think} ms"));
+        let think = self.think.as_ref().map_or("no pause".to_owned(), |think| format!("pauses of {think} ms"));
         let turns = (self.turns != LengthDistribution::Fixed(1)).then(|| format!("{} turns, {think}", self.turns));
         LoadDescription {
             arrivals: Some(if closed { "closed loop".to_owned() } else { self.arrivals.to_string() }),
@@ -256,10 +260,12 @@ impl Args {
                 );
                 return Ok((lengths, vec![taken_as]));
             }
-            (None, Some(mix)) => mix.lengths(self.isl, self.osl),
+            (None, Some(mix)) => mix.lengths((self.isl.clone(), self.osl.clone())),
             (None, None) => {
-                let of = |given: Option<LengthDistribution>, usual| given.unwrap_or(LengthDistribution::Fixed(usual));
-                RequestLengths::Independent(of(self.isl, DEFAULT_INPUT_TOKENS), of(self.osl, DEFAULT_OUTPUT_TOKENS))
+                let of = |given: &Option<LengthDistribution>, usual| {
+                    given.clone().unwrap_or(LengthDistribution::Fixed(usual))
+                };
+                RequestLengths::Independent(of(&self.isl, DEFAULT_INPUT_TOKENS), of(&self.osl, DEFAULT_OUTPUT_TOKENS))
             }
         };
         Ok((lengths, Vec::new()))
@@ -272,6 +278,13 @@ fn arrival_process(text: &str) -> Result<ArrivalProcess, &'static str> {
         "constant" => Ok(ArrivalProcess::Constant),
         "poisson" => Ok(ArrivalProcess::Poisson),
         _ => text.strip_prefix("gamma:").and_then(|shape| positive(shape).ok()).map(ArrivalProcess::Gamma).ok_or(SHAPE),
+    }
+}
+
+fn rate(text: &str) -> Result<f64, &'static str> {
+    match text {
+        "inf" => Err("expected a number above 0; to send all requests at once, use --concurrency N with --requests N"),
+        _ => positive(text),
     }
 }
 

@@ -183,7 +183,7 @@ impl<I: Iterator<Item = u64>> SyntheticRows<I> {
             ..TraceEntry::default()
         };
         if turn.turns_left > 1 {
-            let think = synthetic.think.map_or(0, |think| think.draw(&mut self.random) * 1_000_000);
+            let think = synthetic.think.as_ref().map_or(0, |think| think.draw(&mut self.random) * 1_000_000);
             self.pending_turns.push(Reverse(SyntheticTurn {
                 at: if synthetic.arrivals == ArrivalPattern::Closed { 0 } else { turn.at.saturating_add(think) },
                 turn: turn.turn + 1,
