@@ -9,12 +9,13 @@ use streamgauge::measure::record::{CountSource, Outcome};
 use streamgauge::report::plan::arrivals::{ArrivalWindow, Arrivals};
 use streamgauge::report::plan::fleet::{Fleet, ReplicaCost, missed_requests};
 use streamgauge::report::plan::load_mix::LoadMix;
-use streamgauge::report::plan::measured_level::{LevelVerdict, LevelWithoutResult, MeasuredLevel};
+use streamgauge::report::plan::measured_level::{LevelWithoutResult, MeasuredLevel};
 use streamgauge::report::plan::measured_sweep::MeasuredSweep;
 use streamgauge::report::plan::miss_curve::MissCurve;
 use streamgauge::report::plan::replica_capacity::{NoCapacity, ReplicaCapacity};
 use streamgauge::report::plan::replicas::{ReplicaTimeline, Reserves, replicas_for};
 use streamgauge::report::plan::{CapacityPlan, Traffic, text};
+use streamgauge::report::sweep::level_verdict::LevelVerdict;
 use streamgauge::report::text::TextLayout;
 use streamgauge::trace_file::row::{PromptShape, Timing, TraceEntry, TraceHeader};
 use streamgauge::trace_file::server_metrics::{

@@ -153,7 +153,9 @@ pub(in crate::cli) struct RunnerArgs {
     #[arg(long, conflicts_with = "no_audit", help_heading = "Evaluation")]
     pub(in crate::cli) strict: bool,
 
-    /// Exit with status 3 if 1 % of requests were sent later than this: the run is then not valid
+    /// Exit with status 3 if late sends add more than this to TTFT p50, p90 or p99: the run is then not valid
+    ///
+    /// E2E counts if nothing streams. A percentile counts if at least one whole request lies beyond it.
     #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = parse_positive_duration, help_heading = "Evaluation")]
     pub(in crate::cli) max_lag: Gap,
 }

@@ -18,6 +18,7 @@ mod figure;
 mod group_change;
 pub mod history;
 mod json;
+pub mod levels;
 pub mod markdown;
 mod same_experiment;
 pub mod text;
@@ -64,6 +65,9 @@ impl ComparedRun {
         !self.source.run && self.source.tool.is_none()
     }
 }
+
+/// Default margin: a relative change, and difference of a share, that still counts as not worse.
+pub const DEFAULT_MARGIN: f64 = 0.05;
 
 /// Settings of a comparison.
 #[derive(Clone, Debug)]

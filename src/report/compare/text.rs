@@ -47,7 +47,7 @@ pub(super) fn lines(comparison: &Comparison) -> Vec<(&'static str, String)> {
     lines
 }
 
-fn verdict_line(comparison: &Comparison) -> String {
+pub(super) fn verdict_line(comparison: &Comparison) -> String {
     let worse: Vec<&str> = comparison
         .figures
         .iter()

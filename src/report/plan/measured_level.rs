@@ -7,65 +7,17 @@ use serde::Serialize;
 
 use super::load_mix::LoadMix;
 use crate::measure::slo::Slos;
-use crate::measure::slo::criteria::{Criteria, CriterionVerdict, ObservedShare, kept};
+use crate::measure::slo::criteria::Criteria;
 use crate::measure::time::Stamp;
 use crate::report::accumulate::{RequestStats, SloCounts};
 use crate::report::metric::ReportMetric;
 use crate::report::servers::{ServerSummary, Trend};
 use crate::report::sweep::LevelResult;
 use crate::report::sweep::level_result::goal_results;
+use crate::report::sweep::level_verdict::LevelVerdict;
 use crate::stats::length_histogram::LengthHistogram;
 use crate::stats::samples::Samples;
 use crate::trace_file::server_metrics::ServerMetric;
-
-/// Whether a level held the SLO. *Surely* means that the 95 % interval of its share of good requests does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LevelVerdict {
-    /// Surely held.
-    Held,
-    /// Held by the observed share; too few requests to be sure.
-    HeldUnsure,
-    /// Missed by the observed share; too few requests to be sure.
-    MissedUnsure,
-    /// Surely missed.
-    Missed,
-    /// The requests in flight kept growing, so the level misses any SLO in the end.
-    Saturated,
-}
-
-impl LevelVerdict {
-    /// Whether the level held the SLO.
-    pub const fn holds(self) -> bool {
-        matches!(self, Self::Held | Self::HeldUnsure)
-    }
-
-    /// Name for people.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Held => "held",
-            Self::HeldUnsure => "held, not sure",
-            Self::MissedUnsure => "missed, not sure",
-            Self::Missed => "missed",
-            Self::Saturated => "saturated",
-        }
-    }
-
-    /// `None` if no request can be judged.
-    fn of(observed: &[ObservedShare], is_saturated: bool) -> Option<Self> {
-        let verdicts = || observed.iter().map(|goal| kept(goal.good, goal.of, goal.share));
-        if observed.is_empty() || observed.iter().any(|goal| goal.of == 0.0) {
-            return None;
-        }
-        Some(match () {
-            () if is_saturated => Self::Saturated,
-            () if verdicts().any(|verdict| verdict == CriterionVerdict::No) => Self::Missed,
-            () if verdicts().all(|verdict| verdict == CriterionVerdict::Yes) => Self::Held,
-            () if verdicts().any(|verdict| verdict == CriterionVerdict::Open(false)) => Self::MissedUnsure,
-            () => Self::HeldUnsure,
-        })
-    }
-}
 
 /// One level of a sweep: its valid runs together.
 #[derive(Clone, Debug, Serialize)]

@@ -123,7 +123,7 @@ impl MeasuredSweep {
         let is_run = |level: &SweepLevel| file.runs.iter().any(|run| run.level.name == level.name);
         let is_finished = match file.plan.search {
             Some(_) => file.answer.is_some(),
-            None => file.plan.levels.iter().all(is_run),
+            None => file.ended_at.is_some() || file.plan.levels.iter().all(is_run),
         };
         Ok(Self { path, goals: goals.to_string(), slos: shown, levels, left_out, is_closed_loop, is_finished, gpus })
     }
