@@ -233,7 +233,7 @@ impl Args {
             concurrency: self.concurrency.or(self.max_in_flight),
             isl: Some(isl),
             osl: Some(osl),
-            sampling: Some("the server's defaults".to_owned()),
+            sampling: Some(self.sending.body.describe().unwrap_or_else(|| "the server's defaults".to_owned())),
             prefixes: Some(match self.shared_prefix {
                 0 => "none".to_owned(),
                 tokens => prefix(tokens) + warm,

@@ -221,7 +221,7 @@ impl Args {
             concurrency: self.concurrency.or(self.max_in_flight),
             isl: Some("lengths of the trace".to_owned()),
             osl: Some("lengths of the trace".to_owned()),
-            sampling: None,
+            sampling: self.sending.body.describe(),
             prefixes: Some("blocks of the trace".to_owned()),
             sessions: Some(format!("{:?}", self.sessions).to_lowercase()),
         }

@@ -9,4 +9,5 @@ mod out_formats;
 mod peer_files;
 mod plan;
 mod results;
+mod sweeps;
 mod tool_definitions;

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 
 use super::artifacts::ArtifactFormat;
+use super::body_args::BodyArgs;
 use crate::cli::values::{parse_count_up_to, parse_duration, parse_positive_duration, percent};
 use crate::measure::slo::Slo;
 use crate::measure::time::Gap;
@@ -98,6 +99,9 @@ pub(in crate::cli) struct RunnerArgs {
     /// Seed for prompt text and random draws
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Requests")]
     pub(in crate::cli) seed: u64,
+
+    #[command(flatten)]
+    pub(in crate::cli) body: BodyArgs,
 
     /// Disconnect this share of clients early, e.g. 20% [default: none]
     #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "cancel_after", help_heading = "Requests")]

@@ -1,7 +1,9 @@
 //! The load runner behind every verb that sends: flags, plan, progress, result.
 
 mod artifacts;
+mod body_args;
 mod calibrate;
+mod context_limit;
 mod error;
 pub mod figures;
 pub(super) mod flag_aliases;

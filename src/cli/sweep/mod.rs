@@ -107,7 +107,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_positive_duration, requires = "find_max", help_heading = "Levels")]
     sustain: Gap,
 
-    /// Read levels from a YAML list; keys are `name`, `hypothesis`, `cache: cold|warm`, and flags of `load`
+    /// Read levels from a YAML list; keys are `name`, `hypothesis`, `expect`, `baseline`, `cache: cold|warm`, and flags of `load`
+    ///
+    /// `expect` is a condition on the row (`ttft.p95<=1s`) or on its change from the row with `baseline: true`
+    /// (`ttft.p95 < baseline + 10%`). The report has the verdict, and `report --markdown` a decision record.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rates", "concurrencies"], help_heading = "Levels")]
     matrix: Option<PathBuf>,
 

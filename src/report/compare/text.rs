@@ -111,6 +111,18 @@ pub(super) fn figures(comparison: &Comparison) -> Vec<Vec<String>> {
     std::iter::once(head).chain(comparison.figures.iter().map(row)).collect()
 }
 
+/// A change with its interval, in words.
+pub(super) fn change_evidence(change: &FigureChange) -> String {
+    let share = |of: f64| change_text(change.figure, of);
+    match &change.change {
+        Ok(known) => {
+            let Interval { low, high } = known.interval();
+            format!("{}, 95 % interval {} – {}", share(known.value()), share(low), share(high))
+        }
+        Err(missing) => format!("{}, without an interval: {missing}", share(change.point_change())),
+    }
+}
+
 /// The table of factors; `None` if no source reports any. The first row is the header.
 pub(super) fn factors(comparison: &Comparison) -> Option<Vec<Vec<String>>> {
     let row = |LoadFactor { name, before, after, notable, effect }: &LoadFactor| {

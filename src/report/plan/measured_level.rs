@@ -6,8 +6,8 @@
 use serde::Serialize;
 
 use super::load_mix::LoadMix;
-use crate::measure::slo::Slos;
 use crate::measure::slo::criteria::Criteria;
+use crate::measure::slo::{Slo, Slos};
 use crate::measure::time::Stamp;
 use crate::report::accumulate::{RequestStats, SloCounts};
 use crate::report::metric::ReportMetric;
@@ -32,7 +32,7 @@ pub struct MeasuredLevel {
     pub requests: u64,
     /// Whether it held the SLO.
     pub verdict: LevelVerdict,
-    /// Share of requests that missed the SLO; of several SLOs, of the one with most. Absent if the SLO limits gaps only.
+    /// Share of requests that missed an SLO: of several, those that missed at least one. Absent if the SLO limits gaps only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub miss_share: Option<f64>,
     /// Output tokens of complete responses per second.
@@ -77,6 +77,8 @@ pub(super) struct LevelFold {
     is_saturated: bool,
     sustained: Option<LevelVerdict>,
     watts: Vec<f64>,
+    /// Requests that an SLO judges, and those of them that missed one.
+    judged: (u64, u64),
     later_turns: u64,
     left_out: Vec<String>,
 }
@@ -102,6 +104,13 @@ impl LevelFold {
         self.is_saturated |= run.growth.is_some();
         self.later_turns += run.points.iter().filter(|request| request.later_turn).count() as u64;
         self.watts.extend(watts(&run));
+        let counts = |slo: &Slo| goals.share_of(slo.name()).is_some();
+        let slos: Vec<usize> = run.slos.iter().enumerate().filter(|(_, slo)| counts(slo)).map(|(at, _)| at).collect();
+        for request in &run.points {
+            let verdicts = || slos.iter().filter_map(|slo| request.meets(*slo));
+            self.judged.0 += u64::from(verdicts().next().is_some());
+            self.judged.1 += u64::from(verdicts().any(|met| !met));
+        }
         self.slos = run.slos;
     }
 
@@ -136,7 +145,7 @@ impl LevelFold {
             .filter(|(slo, counts)| goals.share_of(slo.name()).is_some() && counts.counted > 0)
             .map(|(_, counts)| *counts)
             .collect();
-        let miss_share = judged.iter().map(|of| (of.counted - of.met) as f64 / of.counted as f64).reduce(f64::max);
+        let miss_share = (self.judged.0 > 0).then(|| self.judged.1 as f64 / self.judged.0 as f64);
         let good_tokens = judged.iter().map(|of| of.tokens).min();
         let samples = &mut self.figures.samples;
         let output_tokens_per_second = per_second(samples[ReportMetric::Output as usize].sum() as f64);

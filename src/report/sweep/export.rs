@@ -4,6 +4,7 @@ use super::super::csv::{field, summary};
 use super::super::markdown::{bullet_list, escaped, pipe_table};
 use super::super::text::sentence;
 use super::Sweep;
+use super::decision;
 use super::text::{lines, more_tables, table, warning_text};
 
 /// Renders CSV. The scope is `level=rate-4` or `level=rate-4;target=A`.
@@ -39,11 +40,12 @@ pub fn csv(sweep: &Sweep) -> String {
     text
 }
 
-/// Renders Markdown.
+/// Renders Markdown, with the decision record of a matrix.
 pub fn markdown(sweep: &Sweep) -> String {
     let mut text = bullet_list(lines(sweep));
     text += &pipe_table(&table(sweep));
     text.extend(more_tables(sweep).iter().map(|table| pipe_table(table)));
+    text.extend(decision::record(sweep));
     for doubt in &sweep.warnings {
         let told = escaped(&sentence(&warning_text(doubt)));
         text += &format!("\n> **Warning:** {told} *Advice:* {}.\n", escaped(doubt.warning.advice));

@@ -12,7 +12,7 @@
 //! | `plan.levels[]` | listed levels: see below |
 //! | `plan.search` | or a search: `goals`, `by` (`rate`, `concurrency`), `start`, `most`, `sustain` |
 //! | `runs[]` | completed runs in order: `folder`, `level`, `target` (0 is A, 1 is B), `pass`, `sustained`, `seed`, `digest` |
-//! | `levels[]`, `level` | `name`, `hypothesis`, `cache` (`cold`, `warm`), `rate` or `concurrency`, own `flags` |
+//! | `levels[]`, `level` | `name`, `hypothesis`, `expect`, `baseline`, `cache` (`cold`, `warm`), `rate` or `concurrency`, own `flags` |
 //! | `goodput` | minimum goodput share of a listed level, if `--fail-if` set it |
 //! | `answer` | result of a finished search: `met`, `missed`, `not_measured` (this machine could not send it), `low` and `high` (the highest level that surely meets the goals, the lowest that surely misses them), `sure` |
 //! | `ended_at` | the second listed level that missed, after which no more were run |
@@ -110,6 +110,10 @@ pub struct SweepLevel {
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hypothesis: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expect: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub baseline: bool,
     #[serde(default, skip_serializing_if = "CacheState::is_cold")]
     pub cache: CacheState,
     #[serde(default, skip_serializing_if = "Option::is_none")]

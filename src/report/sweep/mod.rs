@@ -29,6 +29,7 @@
 //! | `path`, `plan`, `answer`, `ended_at` | the folder, and the content of its `sweep.json` ([`mod@file`]) |
 //! | `goals` | goals that levels are judged by |
 //! | `levels[]` | `level` ([`mod@file`]), `target` (`A` or `B`, if there are two), `runs`, `sustained`, `not_measured`, `meets`, `sure`, `verdict`, `objectives[]`, `growth` (`per_second`, `t`), `not_valid`, `front`, `knee`, `servers` (`kv_usage`, `gpu_utilization`, `preemptions`), `evicted_prefixes`, and every key of a report from `requests` to `metrics` |
+//! | `expectations[]` | of rows: `level`, `expect`, `verdict` (`confirmed`, `refuted`, `undecided`), `evidence` |
 //! | `objectives[]` | how far each objective holds alone: `objective`, `target`, `holds_to`, `missed_at`, `sure` |
 //! | `operating_points[]` | `kind` (`user`, `balanced`, `cost`, `peak`, `collapse`), `level`, `output_tokens_per_second`, `user_tokens_per_second` |
 //! | `cache_pairs[]` | warm against cold: `cold`, `warm`, `figures[]`, `evicted_prefixes` |
@@ -37,6 +38,8 @@
 //! | `warnings[]` | `warning`, `text`, `advice`, `levels` |
 
 mod cache_pair;
+mod decision;
+pub mod expectation;
 mod export;
 pub mod file;
 pub(super) mod level_result;
@@ -63,6 +66,7 @@ use super::{PERCENTILES, RequestSummary};
 use crate::measure::slo::criteria::Criteria;
 use crate::measure::slo::{Slo, Slos};
 use cache_pair::{CachePair, cache_pairs};
+use expectation::{ExpectationResult, expectations};
 pub use export::{csv, markdown};
 use file::{SearchOutcome, SweepFile, SweepLevel, SweepSpec};
 pub use level_result::{LevelResult, SweepError, read_run};
@@ -111,6 +115,8 @@ pub struct Sweep {
     goals: Option<String>,
     levels: Vec<LevelSummary>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    expectations: Vec<ExpectationResult>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     objectives: Vec<ObjectiveLimit>,
     operating_points: Vec<OperatingPoint>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -144,6 +150,7 @@ impl Sweep {
     pub fn read(folder: &Path, file: SweepFile, wanted: &SweepReportOptions) -> Result<Self, SweepError> {
         let percentiles = percentiles(&wanted.percentiles);
         let targets = compare_targets(folder, &file, wanted)?;
+        let expectations = expectations(folder, &file, &comparison_slos(&file, wanted))?;
         let mut all: Vec<LevelRuns> = Vec::new();
         for run in file.runs {
             let one = read_run(&folder.join(&run.folder), &wanted.slos)?;
@@ -191,6 +198,7 @@ impl Sweep {
             plan: file.plan,
             answer: file.answer,
             ended_at: file.ended_at,
+            expectations,
             objectives: objective::limits(&levels),
             operating_points: operating_points(&levels, goals.is_some()),
             goals,

@@ -4,6 +4,7 @@ use super::super::ascii_plot::{format_percent, format_value, needs_log_scale, re
 use super::super::distribution::percentile_name;
 use super::super::metric::{MetricUnit, ReportMetric};
 use super::super::text::{TextLayout, aligned, named_lines};
+use super::expectation::ExpectationResult;
 use super::level_summary::{LevelSummary, same_series};
 use super::objective::ObjectiveLimit;
 use super::operating_point::OperatingPoint;
@@ -71,6 +72,7 @@ pub(super) fn lines(sweep: &Sweep) -> Vec<(&'static str, String)> {
     }
     lines.extend(sweep.goals.as_ref().map(|goals| ("SLO", goals.clone())));
     lines.extend(search_outcome(sweep).map(|answer| ("answer", answer)));
+    lines.extend(list("expectation", sweep.expectations.iter().map(ExpectationResult::text)));
     lines.extend(list("objectives", sweep.objectives.iter().map(ObjectiveLimit::text)));
     if sweep.levels.iter().any(|point| point.front) {
         lines.push((
