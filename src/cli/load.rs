@@ -1,6 +1,6 @@
 //! `streamgauge load`: synthetic load, by the runner of a replay.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use serde_json::Value;
 
 use super::runner::flags::RunnerArgs;
+use super::runner::vocabulary::read_tokenizer;
 use super::runner::{WorkloadSpec, send};
 use super::trace::flags::FormatName;
 use super::trace::notes;
@@ -23,6 +24,7 @@ use crate::replay::plan::trace_source::TraceReadOptions;
 use crate::replay::sender::run::{LoopMode, SessionMode};
 use crate::report::context::LoadDescription;
 use crate::trace::format::TraceFormat;
+use crate::trace::prompt_file::PromptFile;
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
@@ -122,6 +124,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["isl", "osl"], help_heading = "Requests")]
     lengths: Option<PathBuf>,
 
+    /// Send the prompts of a file: ShareGPT JSON, OpenAI JSONL, or lines of text
+    ///
+    /// The target gets the text; the files of the run hold lengths only. --tokenizer counts the tokens, else four bytes are
+    /// one. The reply or `max_tokens` in the file limits the response, else --osl. Prompts repeat after the last one.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["isl", "mix", "lengths", "turns", "shared_prefix"], help_heading = "Requests")]
+    prompts: Option<PathBuf>,
+
     /// Format of the --lengths file [default: detected]; `streamgauge trace convert --help` lists the formats
     #[arg(long, value_name = "FORMAT", requires = "lengths", help_heading = "Requests")]
     input_format: Option<FormatName>,
@@ -164,6 +173,8 @@ pub(crate) struct Args {
 /// Lengths where nothing is said of them.
 const DEFAULT_INPUT_TOKENS: u64 = 512;
 const DEFAULT_OUTPUT_TOKENS: u64 = 128;
+/// Bytes of text that count as a token without a tokenizer.
+const BYTES_PER_TOKEN: u64 = 4;
 
 /// Sends the load.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -172,7 +183,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 impl Args {
     pub(super) fn workload_spec(&self) -> anyhow::Result<WorkloadSpec> {
-        let (lengths, notes) = self.lengths()?;
+        let prompts = self.prompts.as_deref().map(|file| self.read_prompts(file)).transpose()?;
+        let (lengths, notes) = match &prompts {
+            Some(file) => (RequestLengths::InOrder(Arc::clone(&file.lengths)), self.prompt_notes(file)),
+            None => self.lengths()?,
+        };
         if let RequestLengths::Independent(LengthDistribution::Fixed(isl), _) = lengths {
             let shared = u64::from(self.shared_prefix);
             anyhow::ensure!(shared <= isl, "--shared-prefix {shared} is longer than the prompts of --isl {isl}");
@@ -210,11 +225,39 @@ impl Args {
             // A shard sends its share of it.
             offered_rates: if self.sending.shard.is_none() { synthetic.arrivals.to_json() } else { Value::Null },
             open_rows: Arc::new(move || Ok(Box::new(synthetic.rows().map(Ok)))),
+            texts: prompts.map(|file| file.texts),
             tokens_per_byte: None,
             slots: self.concurrency.or(self.max_in_flight),
             sessions: SessionMode::Live,
             notes,
         })
+    }
+
+    fn read_prompts(&self, file: &Path) -> anyhow::Result<PromptFile> {
+        let tokenizer = self.sending.tokenizer.as_deref().map(read_tokenizer).transpose()?;
+        let count = |text: &str| match &tokenizer {
+            Some(tokenizer) => tokenizer.encode_fast(text, false).map_or(1, |tokens| tokens.len() as u64),
+            None => (text.len() as u64).div_ceil(BYTES_PER_TOKEN),
+        };
+        let output = match self.osl {
+            None => DEFAULT_OUTPUT_TOKENS,
+            Some(LengthDistribution::Fixed(tokens)) => tokens,
+            Some(_) => anyhow::bail!("--osl: expected a number beside --prompts"),
+        };
+        PromptFile::read(file, &count, output).map_err(|error| anyhow::anyhow!("--prompts: {error}"))
+    }
+
+    fn prompt_notes(&self, file: &PromptFile) -> Vec<String> {
+        let counted = match self.sending.tokenizer {
+            Some(_) => "the tokenizer counts their tokens",
+            None => "their tokens are estimated at four bytes each; --tokenizer counts them",
+        };
+        vec![
+            format!("note: --prompts: {} prompts, taken as {}; {counted}", file.texts.len(), file.form),
+            "warning: --prompts: the target gets the text of the file, and may log it; the files of this run hold lengths, no \
+             text"
+                .to_owned(),
+        ]
     }
 
     fn load_description(&self, synthetic: &SyntheticTrace) -> LoadDescription {

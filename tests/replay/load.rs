@@ -348,3 +348,31 @@ fn a_load_at_a_rate_sends_exactly_rate_times_duration() {
         assert_eq!(rows(&out).len(), 20, "{name}");
     }
 }
+
+#[test]
+fn real_prompts_reach_the_server_and_no_file_of_the_run() {
+    let (upstream, bodies) = recording_upstream();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompts.json");
+    let sharegpt = r#"[{"conversations": [{"from": "human", "value": "very-secret question"}, {"from": "gpt", "value": "12345678"}]},
+        {"conversations": [{"from": "human", "value": "very-secret too"}, {"from": "gpt", "value": "1234"}]}]"#;
+    fs::write(&file, sharegpt).unwrap();
+    let out = folder.path().join("run");
+    let flags = format!("--concurrency 1 --requests 3 --prompt-overhead 0 --prompts {}", file.display());
+    let done = load(upstream.addr, &flags, &out);
+    let bodies: Vec<Value> = bodies().iter().map(|body| serde_json::from_slice(body).unwrap()).collect();
+    let sent: Vec<_> = bodies
+        .iter()
+        .map(|body| (body["messages"][0]["content"].as_str().unwrap(), body["max_tokens"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(sent.iter().filter(|sent| **sent == ("very-secret question", 2)).count(), 2, "{sent:?}");
+    assert!(sent.contains(&("very-secret too", 1)), "{sent:?}");
+    assert!(done.stderr.contains("warning: --prompts: the target gets the text of the file"), "{}", done.stderr);
+    assert!(done.stderr.contains("2 prompts, taken as ShareGPT JSON; their tokens are estimated"), "{}", done.stderr);
+    for entry in fs::read_dir(&out).unwrap() {
+        let bytes = fs::read(entry.unwrap().path()).unwrap();
+        let plain = zstd::decode_all(&bytes[..]).unwrap_or(bytes);
+        assert!(!String::from_utf8_lossy(&plain).contains("very-secret"));
+    }
+    assert!(!done.stdout.contains("very-secret") && !done.stderr.contains("very-secret"));
+}

@@ -17,7 +17,7 @@ mod progress;
 mod run_report;
 mod self_test;
 pub(super) mod spec;
-mod vocabulary;
+pub(super) mod vocabulary;
 
 use std::io;
 use std::path::Path;

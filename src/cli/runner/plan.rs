@@ -161,6 +161,7 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result
         let config = || Ok(config(encoder(content.clone())?.for_probes(), None));
         notes.push(warm_prefixes(&wanted.warmup_rows, targets.len(), config)?);
     }
+    let content = content.with_texts(wanted.texts.clone());
     let config = config(encoder(content)?, begin);
     let window = window(&wanted, measured.window());
     let engines = match engines.map(thread::JoinHandle::join) {

@@ -216,6 +216,8 @@ pub enum RequestLengths {
     },
     /// Drawn together, as (prompt, output), so that long prompts keep their outputs.
     Pairs(Arc<[(u32, u32)]>),
+    /// In this order, as (prompt, output), and again from the start.
+    InOrder(Arc<[(u32, u32)]>),
 }
 
 impl RequestLengths {
@@ -248,6 +250,10 @@ impl RequestLengths {
                 let text = |of| format!("as measured, rank correlation with {of} {rank_correlation}");
                 (text("OSL"), text("ISL"))
             }
+            Self::InOrder(pairs) => {
+                let text = format!("{} prompts of a file", pairs.len());
+                (text.clone(), text)
+            }
             Self::Pairs(pairs) => {
                 let text = format!("{} pairs of a file", pairs.len());
                 (text.clone(), text)
@@ -255,8 +261,8 @@ impl RequestLengths {
         }
     }
 
-    /// Draws one request's lengths: (prompt, output).
-    pub(super) fn draw(&self, random: &mut Pcg64Mcg) -> (u64, u64) {
+    /// Draws the lengths of the request with this number: (prompt, output).
+    pub(super) fn draw(&self, number: u64, random: &mut Pcg64Mcg) -> (u64, u64) {
         match self {
             Self::Independent(input, output) => (input.draw(random), output.draw(random)),
             Self::Correlated { input, output, rank_correlation } => {
@@ -265,6 +271,10 @@ impl RequestLengths {
                 let second = correlation * first + (1.0 - correlation * correlation).sqrt() * second;
                 let length = |quantiles, normal| round_length(quantile_at(quantiles, normal_cdf(normal)));
                 (length(input, first), length(output, second))
+            }
+            Self::InOrder(pairs) => {
+                let (input, output) = pairs[(number % pairs.len() as u64) as usize];
+                (input.into(), output.into())
             }
             Self::Pairs(pairs) => {
                 let (input, output) = pairs[random.random_range(0..pairs.len())];
@@ -448,7 +458,7 @@ mod tests {
         let mut random = rng(1);
         let mut counts = [0; 4];
         for _ in 0..4_000 {
-            let (input, output) = lengths.draw(&mut random);
+            let (input, output) = lengths.draw(0, &mut random);
             assert_eq!(input, output * 100);
             counts[output as usize] += 1;
         }

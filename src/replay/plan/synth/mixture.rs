@@ -108,7 +108,7 @@ mod tests {
     fn drawn(name: &str, number: usize) -> (Vec<u64>, Vec<u64>) {
         let lengths = TrafficMix::named(name).unwrap().lengths((None, None));
         let mut random = rng(11);
-        (0..number).map(|_| lengths.draw(&mut random)).unzip()
+        (0..number).map(|_| lengths.draw(0, &mut random)).unzip()
     }
 
     #[test]

@@ -164,7 +164,7 @@ impl<I: Iterator<Item = u64>> Iterator for SyntheticRows<I> {
 impl<I: Iterator<Item = u64>> SyntheticRows<I> {
     fn row(&mut self, turn: SyntheticTurn) -> TraceEntry {
         let synthetic = &self.synthetic;
-        let (input, output) = synthetic.lengths.draw(&mut self.random);
+        let (input, output) = synthetic.lengths.draw(turn.session, &mut self.random);
         let blocks = match synthetic.shared_prefix {
             0 => Vec::new(),
             _ => vec![turn.session % synthetic.prefix_groups.max(1)],
