@@ -339,7 +339,7 @@ mod tests {
         let saturated = LevelTrial { saturated: true, ..trial(2.0, 1_000, 1_000) };
         let mut trials = vec![trial(1.0, 1_000, 1_000), saturated.clone()];
         assert_eq!(SLOTS.next(&trials), SearchStep::Measure(2.0), "one short level may look saturated by chance");
-        trials.push(saturated.clone());
+        trials.push(saturated);
         assert_eq!(SLOTS.next(&trials), SearchStep::Sustain(1.0));
         trials.push(LevelTrial { sustained: true, ..trial(1.0, 0, 1_000) });
         let none = SearchResult { missed: Some(1.0), high: Some(1.0), ..SearchResult::default() };

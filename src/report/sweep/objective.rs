@@ -51,13 +51,14 @@ pub(super) fn results(
     goals: &Criteria,
     is_saturated: bool,
 ) -> Vec<ObjectiveResult> {
-    let own = goals.slos().count() == slos.iter().count();
     let mut counts = figures.goodput.iter().skip(slos.iter().count()).zip(objectives);
     let mut results = Vec::new();
     for slo in slos.iter() {
         let of_slo = counts.by_ref().take(slo.objectives().count()).collect::<Vec<_>>();
         let Some(share) = goals.share_of(slo.name()) else { continue };
-        let prefix = if own || slos.iter().count() == 1 { String::new() } else { format!("{}: ", slo.name()) };
+        // A percentile of --find-max is an SLO of one objective, whose name adds nothing.
+        let is_criterion = goals.slos().any(|own| own.name() == slo.name());
+        let prefix = if is_criterion || slos.iter().count() == 1 { String::new() } else { format!("{}: ", slo.name()) };
         results.extend(of_slo.into_iter().map(|(counts, objective)| {
             let seen = ObservedShare { good: counts.met as f64, of: counts.counted as f64, share };
             result(format!("{prefix}{objective}"), seen, is_saturated)

@@ -43,7 +43,6 @@ impl ServerLoad {
         }
     }
 
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out a reference")]
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
     }

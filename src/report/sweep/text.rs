@@ -152,6 +152,9 @@ fn search_outcome(sweep: &Sweep) -> Option<String> {
     })
 }
 
+/// Name and value of a column that only scraped servers have.
+type ServerColumn = (&'static str, fn(&LevelSummary) -> Option<f64>);
+
 /// Builds the table. The first row is the header.
 pub(super) fn table(sweep: &Sweep) -> Vec<Vec<String>> {
     let points = &sweep.levels;
@@ -177,7 +180,7 @@ pub(super) fn table(sweep: &Sweep) -> Vec<Vec<String>> {
         format!("{name} {}", percentile_name(*percent))
     }));
     head.extend(["prompt tok/s".to_owned(), "tok/s".into(), "tok/s/user".into(), "failed".into()]);
-    let server_columns: [(&str, fn(&LevelSummary) -> Option<f64>); 2] =
+    let server_columns: [ServerColumn; 2] =
         [("KV usage", |level| level.servers.kv_usage), ("GPU", |level| level.servers.gpu_utilization)];
     let server_columns: Vec<_> =
         server_columns.into_iter().filter(|(_, of)| points.iter().any(|point| of(point).is_some())).collect();
