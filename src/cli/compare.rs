@@ -12,6 +12,7 @@ use super::verb_help::VerbHelp;
 use crate::measure::slo::{Slo, Slos};
 use crate::report::accumulate::AccumulatorSettings;
 use crate::report::compare::history::{self, HistoryRun, RunHistory};
+use crate::report::compare::levels::{LevelComparisons, LevelSides};
 use crate::report::compare::{ChangeCondition, ComparedRun, Comparison, ComparisonSettings, markdown, text};
 use crate::report::filter::RequestFilter;
 use crate::report::group_by::GroupBy;
@@ -22,7 +23,7 @@ const ABOUT: &str = "\
 Compare two sides of runs or captures: what changed, how sure that is, and whether it is worse
 
 The unit is the run. Name several runs on each side to include the variation from run to run; with one run on each side, \
-the intervals hold the variation within a run alone.
+the intervals hold the variation within a run alone. Two sweeps are compared level by level: the passes of a level are its runs.
 
 Each figure is worse, not worse (its whole interval stays within --margin) or undecided. Where the workloads differ, the \
 verdict is withheld. Changes of goodput and of the success rate are in percentage points. Exit codes: 0 success; 1 a condition of --fail-if holds; 2 wrong usage or unreadable records.";
@@ -35,6 +36,7 @@ pub(super) const HELP: VerbHelp = VerbHelp {
             "In CI, fail if three runs of a change are slower than three of its base",
             "streamgauge compare --fail-if 'ttft.p99 > +5%' base-? -- change-?",
         ),
+        ("Compare two sweeps level by level", "streamgauge compare sweep-before -- sweep-after"),
         ("Find the run at which nightly results changed", "streamgauge compare --trend nightly/*"),
         ("Compare two days of production", "streamgauge compare monday/ tuesday/ --by model,hour --although different"),
     ],
@@ -109,18 +111,17 @@ enum AlthoughArg {
     Different,
 }
 
+/// The folder of a sweep, and its file.
+type Side = (PathBuf, SweepFile);
+
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     compare(args).or_else(|error| Ok(usage_error(&error)))
 }
 
 fn compare(args: &Args) -> anyhow::Result<ExitCode> {
-    for path in args.before.iter().chain(&args.after) {
-        if SweepFile::read(path).map_err(anyhow::Error::msg)?.is_some() {
-            let path = path.display();
-            anyhow::bail!(
-                "{path} is a sweep, which has many loads; remedy: name runs of one load, as in {path}/runs/rate-1"
-            );
-        }
+    let sweeps = args.sweeps()?;
+    if let Some((before, after)) = sweeps {
+        return args.compare_sweeps(&before, &after);
     }
     if args.trend {
         return args.trend();
@@ -133,11 +134,7 @@ fn compare(args: &Args) -> anyhow::Result<ExitCode> {
         side.into_iter().map(|opened| Ok(ComparedRun::read(opened, args.settings(&slos))?)).collect()
     };
     let (mut before, mut after) = (read(before)?, read(after)?);
-    let settings = ComparisonSettings {
-        margin: args.margin,
-        although_different: args.although == Some(AlthoughArg::Different),
-        conditions: args.fail_if.clone(),
-    };
+    let settings = args.comparison_settings();
     let comparison = Comparison::of(&mut before, &mut after, &settings);
     let printed = print(&match () {
         () if args.json => comparison.json(),
@@ -155,6 +152,71 @@ impl Args {
             by: self.by.clone(),
             filter: self.filter.clone().unwrap_or_default(),
             ..AccumulatorSettings::default()
+        }
+    }
+
+    /// Two sweeps, if the paths are.
+    fn sweeps(&self) -> anyhow::Result<Option<(Side, Side)>> {
+        let read = |path: &PathBuf| SweepFile::read(path).map_err(anyhow::Error::msg);
+        let files: Vec<Option<SweepFile>> =
+            self.before.iter().chain(&self.after).map(read).collect::<Result<_, _>>()?;
+        let Some(first) = files.iter().position(Option::is_some) else { return Ok(None) };
+        let paths: Vec<&PathBuf> = self.before.iter().chain(&self.after).collect();
+        match (files.len(), <[Option<SweepFile>; 2]>::try_from(files)) {
+            (2, Ok([Some(before), Some(after)])) if !self.trend => {
+                Ok(Some(((paths[0].clone(), before), (paths[1].clone(), after))))
+            }
+            _ => {
+                let path = paths[first].display();
+                anyhow::bail!(
+                    "{path} is a sweep, which has many loads; remedy: compare two sweeps, A -- B, or name runs of one load, as \
+                     in {path}/runs/rate-1"
+                )
+            }
+        }
+    }
+
+    /// Compares the levels that both sweeps have; the passes of a level are the runs of its side.
+    fn compare_sweeps(&self, before: &Side, after: &Side) -> anyhow::Result<ExitCode> {
+        for (path, file) in [before, after] {
+            anyhow::ensure!(
+                file.plan.targets.len() < 2,
+                "{}: the sweep compares two targets itself; remedy: `streamgauge report {}`",
+                path.display(),
+                path.display()
+            );
+        }
+        let mut levels: Vec<String> = Vec::new();
+        for run in before.1.runs.iter().chain(&after.1.runs) {
+            if !levels.contains(&run.level.name) {
+                levels.push(run.level.name.clone());
+            }
+        }
+        let sides = levels.into_iter().map(|level| {
+            let [before, after] = [before, after].map(|(path, file)| file.level_runs(path, &level, 0));
+            LevelSides { level, before, after }
+        });
+        let sides: Vec<LevelSides> = sides.collect();
+        let first = sides.iter().find(|sides| !sides.before.is_empty() && !sides.after.is_empty());
+        let first = first.context("the sweeps have no level in common with a valid run on both sides")?;
+        let opened = [&first.before[0], &first.after[0]].map(|path| SourceReader::open(path));
+        let [a, b] = opened;
+        let slos = self.slos([a?, b?].iter())?;
+        let comparisons = LevelComparisons::read(sides, &self.comparison_settings(), || self.settings(&slos))?;
+        let printed = print(&match () {
+            () if self.json => comparisons.json(),
+            () if self.markdown => comparisons.markdown(),
+            () => comparisons.text(text_layout(self.plain)),
+        })?;
+        let fails = comparisons.fails(self.undecided == UndecidedResult::Fail);
+        Ok(if fails { ExitCode::FAILURE } else { printed })
+    }
+
+    fn comparison_settings(&self) -> ComparisonSettings {
+        ComparisonSettings {
+            margin: self.margin,
+            although_different: self.although == Some(AlthoughArg::Different),
+            conditions: self.fail_if.clone(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! `streamgauge load`: synthetic load, by the runner of a replay.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use serde_json::Value;
 
 use super::runner::flags::RunnerArgs;
+use super::runner::vocabulary::read_tokenizer;
 use super::runner::{WorkloadSpec, send};
 use super::trace::flags::FormatName;
 use super::trace::notes;
@@ -23,6 +24,7 @@ use crate::replay::plan::trace_source::TraceReadOptions;
 use crate::replay::sender::run::{LoopMode, SessionMode};
 use crate::report::context::LoadDescription;
 use crate::trace::format::TraceFormat;
+use crate::trace::prompt_file::PromptFile;
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
@@ -34,7 +36,8 @@ With --rate or --stages the load is open-loop: the arrival process, not the serv
 Prompt text, results and exit codes are those of `streamgauge replay`.
 
 The lengths of --mix were measured in public traces: chat and code in Azure's LLM inference trace of 2023, long-context in \
-Mooncake's conversations, summarization in RAGPulse's answers from retrieved documents.";
+Mooncake's conversations, summarization in RAGPulse's answers from retrieved documents. A mix with two numbers in its name \
+has these lengths in every request, as in GuideLLM's standard configurations.";
 
 pub(super) const HELP: VerbHelp = VerbHelp {
     flags: &["target", "rate", "concurrency", "duration", "isl", "osl", "out"],
@@ -73,7 +76,7 @@ pub(crate) struct Args {
     pub(super) sending: RunnerArgs,
 
     /// Send this many requests per second; with --turns, start this many sessions per second
-    #[arg(long, value_name = "PER_SECOND", value_parser = positive, help_heading = "Timing")]
+    #[arg(long, value_name = "PER_SECOND", value_parser = rate, help_heading = "Timing")]
     rate: Option<f64>,
 
     /// Change the rate in stages: RATE@TIME holds, FROM..TO@TIME changes evenly, e.g. 1..50@5m,50@10m
@@ -82,7 +85,7 @@ pub(crate) struct Args {
 
     /// Set the arrival process: `poisson` (independent), `constant`, or `gamma:SHAPE`
     ///
-    /// A gamma process is bursty below shape 1 and more regular above.
+    /// A gamma process is bursty below shape 1 and more regular above. With an end, exactly rate x duration requests are sent.
     #[arg(long, value_name = "PROCESS", default_value = "poisson", value_parser = arrival_process, conflicts_with = "concurrency", help_heading = "Timing")]
     arrivals: ArrivalProcess,
 
@@ -102,7 +105,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", value_parser = parse_positive_duration, help_heading = "Timing")]
     duration: Option<Gap>,
 
-    /// Prompt length in tokens: a number, normal:MEAN:SD or lognormal:MEAN:SD [default: 512, or that of --mix]
+    /// Prompt length in tokens: a number, uniform:A:B, normal:MEAN:SD or lognormal:MEAN:SD [default: 512, or that of --mix]
+    ///
+    /// lognormal:median=M:sigma=S takes the median and the standard deviation of the logarithm. :min=A and :max=B at the end
+    /// clip the draws, e.g. lognormal:512:256:max=4096.
     #[arg(long, value_name = "LENGTH", value_parser = length, help_heading = "Requests")]
     isl: Option<LengthDistribution>,
 
@@ -110,13 +116,20 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LENGTH", value_parser = length, help_heading = "Requests")]
     osl: Option<LengthDistribution>,
 
-    /// Draw lengths as measured in public traces of this kind of traffic
+    /// Draw lengths as measured in public traces of this kind of traffic, or the fixed lengths of its name
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(TRAFFIC_MIXES.iter().map(|mix| mix.name)), help_heading = "Requests")]
     mix: Option<String>,
 
     /// Draw pairs of prompt and response lengths from a file: a trace, or lines of ISL,OSL
     #[arg(long, value_name = "FILE", conflicts_with_all = ["isl", "osl"], help_heading = "Requests")]
     lengths: Option<PathBuf>,
+
+    /// Send the prompts of a file: ShareGPT JSON, OpenAI JSONL, or lines of text
+    ///
+    /// The target gets the text; the files of the run hold lengths only. --tokenizer counts the tokens, else four bytes are
+    /// one. The reply or `max_tokens` in the file limits the response, else --osl. Prompts repeat after the last one.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["isl", "mix", "lengths", "turns", "shared_prefix"], help_heading = "Requests")]
+    prompts: Option<PathBuf>,
 
     /// Format of the --lengths file [default: detected]; `streamgauge trace convert --help` lists the formats
     #[arg(long, value_name = "FORMAT", requires = "lengths", help_heading = "Requests")]
@@ -160,6 +173,8 @@ pub(crate) struct Args {
 /// Lengths where nothing is said of them.
 const DEFAULT_INPUT_TOKENS: u64 = 512;
 const DEFAULT_OUTPUT_TOKENS: u64 = 128;
+/// Bytes of text that count as a token without a tokenizer.
+const BYTES_PER_TOKEN: u64 = 4;
 
 /// Sends the load.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -168,7 +183,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 impl Args {
     pub(super) fn workload_spec(&self) -> anyhow::Result<WorkloadSpec> {
-        let (lengths, notes) = self.lengths()?;
+        let prompts = self.prompts.as_deref().map(|file| self.read_prompts(file)).transpose()?;
+        let (lengths, notes) = match &prompts {
+            Some(file) => (RequestLengths::InOrder(Arc::clone(&file.lengths)), self.prompt_notes(file)),
+            None => self.lengths()?,
+        };
         if let RequestLengths::Independent(LengthDistribution::Fixed(isl), _) = lengths {
             let shared = u64::from(self.shared_prefix);
             anyhow::ensure!(shared <= isl, "--shared-prefix {shared} is longer than the prompts of --isl {isl}");
@@ -178,9 +197,10 @@ impl Args {
         let synthetic = SyntheticTrace {
             arrivals,
             requests: self.requests.map(u64::from),
+            duration: self.duration,
             lengths,
-            turns: self.turns,
-            think: self.think,
+            turns: self.turns.clone(),
+            think: self.think.clone(),
             shared_prefix: self.shared_prefix,
             prefix_groups: self.prefix_groups.into(),
             model: self.model.clone(),
@@ -205,11 +225,39 @@ impl Args {
             // A shard sends its share of it.
             offered_rates: if self.sending.shard.is_none() { synthetic.arrivals.to_json() } else { Value::Null },
             open_rows: Arc::new(move || Ok(Box::new(synthetic.rows().map(Ok)))),
+            texts: prompts.map(|file| file.texts),
             tokens_per_byte: None,
             slots: self.concurrency.or(self.max_in_flight),
             sessions: SessionMode::Live,
             notes,
         })
+    }
+
+    fn read_prompts(&self, file: &Path) -> anyhow::Result<PromptFile> {
+        let tokenizer = self.sending.tokenizer.as_deref().map(read_tokenizer).transpose()?;
+        let count = |text: &str| match &tokenizer {
+            Some(tokenizer) => tokenizer.encode_fast(text, false).map_or(1, |tokens| tokens.len() as u64),
+            None => (text.len() as u64).div_ceil(BYTES_PER_TOKEN),
+        };
+        let output = match self.osl {
+            None => DEFAULT_OUTPUT_TOKENS,
+            Some(LengthDistribution::Fixed(tokens)) => tokens,
+            Some(_) => anyhow::bail!("--osl: expected a number beside --prompts"),
+        };
+        PromptFile::read(file, &count, output).map_err(|error| anyhow::anyhow!("--prompts: {error}"))
+    }
+
+    fn prompt_notes(&self, file: &PromptFile) -> Vec<String> {
+        let counted = match self.sending.tokenizer {
+            Some(_) => "the tokenizer counts their tokens",
+            None => "their tokens are estimated at four bytes each; --tokenizer counts them",
+        };
+        vec![
+            format!("note: --prompts: {} prompts, taken as {}; {counted}", file.texts.len(), file.form),
+            "warning: --prompts: the target gets the text of the file, and may log it; the files of this run hold lengths, no \
+             text"
+                .to_owned(),
+        ]
     }
 
     fn load_description(&self, synthetic: &SyntheticTrace) -> LoadDescription {
@@ -220,7 +268,7 @@ impl Args {
             groups => format!("{tokens} tokens shared within each of {groups} groups"),
         };
         let warm = if self.warm_prefixes { ", sent before the run" } else { "" };
-        let think = self.think.map_or("no pause".to_owned(), |think| format!("pauses of {think} ms"));
+        let think = self.think.as_ref().map_or("no pause".to_owned(), |think| format!("pauses of {think} ms"));
         let turns = (self.turns != LengthDistribution::Fixed(1)).then(|| format!("{} turns, {think}", self.turns));
         LoadDescription {
             arrivals: Some(if closed { "closed loop".to_owned() } else { self.arrivals.to_string() }),
@@ -228,7 +276,7 @@ impl Args {
             concurrency: self.concurrency.or(self.max_in_flight),
             isl: Some(isl),
             osl: Some(osl),
-            sampling: Some("the server's defaults".to_owned()),
+            sampling: Some(self.sending.body.describe().unwrap_or_else(|| "the server's defaults".to_owned())),
             prefixes: Some(match self.shared_prefix {
                 0 => "none".to_owned(),
                 tokens => prefix(tokens) + warm,
@@ -255,10 +303,12 @@ impl Args {
                 );
                 return Ok((lengths, vec![taken_as]));
             }
-            (None, Some(mix)) => mix.lengths(self.isl, self.osl),
+            (None, Some(mix)) => mix.lengths((self.isl.clone(), self.osl.clone())),
             (None, None) => {
-                let of = |given: Option<LengthDistribution>, usual| given.unwrap_or(LengthDistribution::Fixed(usual));
-                RequestLengths::Independent(of(self.isl, DEFAULT_INPUT_TOKENS), of(self.osl, DEFAULT_OUTPUT_TOKENS))
+                let of = |given: &Option<LengthDistribution>, usual| {
+                    given.clone().unwrap_or(LengthDistribution::Fixed(usual))
+                };
+                RequestLengths::Independent(of(&self.isl, DEFAULT_INPUT_TOKENS), of(&self.osl, DEFAULT_OUTPUT_TOKENS))
             }
         };
         Ok((lengths, Vec::new()))
@@ -271,6 +321,13 @@ fn arrival_process(text: &str) -> Result<ArrivalProcess, &'static str> {
         "constant" => Ok(ArrivalProcess::Constant),
         "poisson" => Ok(ArrivalProcess::Poisson),
         _ => text.strip_prefix("gamma:").and_then(|shape| positive(shape).ok()).map(ArrivalProcess::Gamma).ok_or(SHAPE),
+    }
+}
+
+fn rate(text: &str) -> Result<f64, &'static str> {
+    match text {
+        "inf" => Err("expected a number above 0; to send all requests at once, use --concurrency N with --requests N"),
+        _ => positive(text),
     }
 }
 

@@ -62,6 +62,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "SWEEP", value_hint = ValueHint::DirPath)]
     measured: PathBuf,
 
+    /// Plan with the series that has this level, if the levels of the sweep differ in more than their load
+    #[arg(long, value_name = "LEVEL")]
+    series: Option<String>,
+
     /// Capture, trace, or rate, e.g. 12/s
     #[arg(long, value_name = "TRAFFIC", value_hint = ValueHint::AnyPath)]
     traffic: String,
@@ -136,7 +140,7 @@ impl Args {
                 folder.display()
             );
         };
-        let sweep = MeasuredSweep::read(folder, &file, &self.objectives)?;
+        let sweep = MeasuredSweep::read(folder, &file, &self.objectives, self.series.as_deref())?;
         anyhow::ensure!(
             self.price.is_none() || self.gpus_per_replica.or(sweep.gpus).is_some(),
             "--price: the GPUs of a replica are unknown; remedy: state them with --gpus-per-replica"

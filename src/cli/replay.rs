@@ -204,6 +204,7 @@ impl Args {
             pause_stretch: if self.as_fast_as_possible { 0.0 } else { stretch },
             warmup_rows: Vec::new(),
             open_rows: Arc::new(move || trace_source::open(&trace, reading).map(|opened| opened.rows)),
+            texts: None,
             tokens_per_byte: (found.bytes > 0).then(|| found.tokens_of_texts as f64 / found.bytes as f64),
             arrivals: if self.as_fast_as_possible { LoopMode::Closed } else { LoopMode::Open },
             offered_rates: Value::Null,
@@ -221,7 +222,7 @@ impl Args {
             concurrency: self.concurrency.or(self.max_in_flight),
             isl: Some("lengths of the trace".to_owned()),
             osl: Some("lengths of the trace".to_owned()),
-            sampling: None,
+            sampling: self.sending.body.describe(),
             prefixes: Some("blocks of the trace".to_owned()),
             sessions: Some(format!("{:?}", self.sessions).to_lowercase()),
         }

@@ -450,7 +450,7 @@ pub(super) fn named_lines(lines: Vec<(&str, String)>, width: usize) -> String {
 }
 
 /// Aligns a table: names left, numbers right. The first row is the header.
-pub(super) fn aligned(rows: &[Vec<String>]) -> String {
+pub fn aligned(rows: &[Vec<String>]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).force_no_tty();
     for (at, row) in rows.iter().enumerate() {

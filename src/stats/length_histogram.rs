@@ -21,9 +21,15 @@ pub struct LengthSummary {
     pub sum: u64,
     /// Mean length, in tokens.
     pub mean: f64,
+    /// 25th percentile in tokens.
+    #[serde(serialize_with = "plain_number")]
+    pub p25: f64,
     /// 50th percentile in tokens, by the rule of [`crate::stats::samples`].
     #[serde(serialize_with = "plain_number")]
     pub p50: f64,
+    /// 75th percentile in tokens.
+    #[serde(serialize_with = "plain_number")]
+    pub p75: f64,
     /// 90th percentile in tokens.
     #[serde(serialize_with = "plain_number")]
     pub p90: f64,
@@ -123,7 +129,9 @@ impl LengthHistogram {
             requests: self.requests,
             sum: self.sum,
             mean: self.sum as f64 / self.requests as f64,
+            p25: percentile(25.0),
             p50: percentile(50.0),
+            p75: percentile(75.0),
             p90: percentile(90.0),
             p99: percentile(99.0),
             min,

@@ -73,14 +73,24 @@ struct HitSums {
 }
 
 impl HitSums {
-    /// Adds a request with `hit` counted leading blocks and `estimated` more from the sample.
-    fn take(&mut self, seen: &PrefixLookup<'_>, hit: u64, estimated: u64) {
+    /// Tokens of a prompt, and those of them that hit.
+    fn tokens(seen: &PrefixLookup<'_>, hit: u64, estimated: u64) -> (f64, f64) {
         let (asked, size) = (seen.ids.len() as u64, seen.block);
         // Without a token count, the length is that of its full blocks.
         let tokens = seen.tokens.unwrap_or(asked * size) as f64;
         // Only a counted last block can be shorter than the others.
-        let hit_tokens = ((hit * size) as f64).min(tokens) + estimated as f64 * size as f64;
-        self.asked += asked;
+        (tokens, ((hit * size) as f64).min(tokens) + estimated as f64 * size as f64)
+    }
+
+    fn share(seen: &PrefixLookup<'_>, hit: u64, estimated: u64) -> f64 {
+        let (tokens, hit_tokens) = Self::tokens(seen, hit, estimated);
+        if tokens > 0.0 { (hit_tokens / tokens).min(1.0) } else { 0.0 }
+    }
+
+    /// Adds a request with `hit` counted leading blocks and `estimated` more from the sample.
+    fn take(&mut self, seen: &PrefixLookup<'_>, hit: u64, estimated: u64) {
+        let (tokens, hit_tokens) = Self::tokens(seen, hit, estimated);
+        self.asked += seen.ids.len() as u64;
         self.hit = self.hit.saturating_add(hit).saturating_add(estimated);
         self.tokens += tokens;
         self.hit_tokens += hit_tokens;
@@ -121,8 +131,8 @@ impl PrefixReuse {
         self
     }
 
-    /// Adds one prompt.
-    pub fn take(&mut self, seen: &PrefixLookup<'_>) {
+    /// Adds one prompt; returns its share of tokens that the unlimited cache has.
+    pub fn take(&mut self, seen: &PrefixLookup<'_>) -> f64 {
         let (hit, estimated) = self.endless.take(seen.ids);
         let in_bounded = self.bounded.as_mut().map(|lru| lru.take(seen.ids));
         let all = self.of_sizes.iter_mut().map(|(size, sums)| (*size, sums));
@@ -133,6 +143,7 @@ impl PrefixReuse {
                 sums[1].take(&seen, hit, 0);
             }
         }
+        HitSums::share(seen, hit, estimated)
     }
 
     /// Results of the caches, the unlimited one first; empty without any block.
@@ -313,7 +324,7 @@ mod tests {
     use super::*;
 
     fn run(reuse: &mut PrefixReuse, prompts: &[&[u64]]) -> Vec<PrefixCacheStats> {
-        prompts.iter().for_each(|ids| reuse.take(&PrefixLookup { ids, block: 16, tokens: None }));
+        prompts.iter().for_each(|ids| _ = reuse.take(&PrefixLookup { ids, block: 16, tokens: None }));
         reuse.caches()
     }
 

@@ -22,6 +22,7 @@ mod join;
 mod json;
 pub mod merge;
 pub mod output;
+pub mod prompt_file;
 pub mod prompt_text;
 pub mod respace;
 pub mod reuse;

@@ -12,6 +12,8 @@
 //! therefore share exactly the prefixes that they share in the trace. Text outside all blocks depends on the row
 //! number, and differs from every other prompt from its first word on.
 
+use std::sync::Arc;
+
 use super::rng::name_hash;
 use super::vocabulary::{Vocabulary, WORD_BYTES};
 use crate::stats::hash::mix;
@@ -66,6 +68,8 @@ pub struct PromptGenerator {
     tokenization_by_model: Vec<(Option<String>, TokenizationModel)>,
     /// True if text outside blocks contains every word exactly as often as random draws do on average.
     even_words: bool,
+    /// Real prompts, by row number; they replace generated text.
+    texts: Option<Arc<[String]>>,
 }
 
 impl PromptGenerator {
@@ -81,7 +85,13 @@ impl PromptGenerator {
             tokenization: TokenizationModel::default(),
             tokenization_by_model: Vec::new(),
             even_words: false,
+            texts: None,
         }
+    }
+
+    /// Sends these texts, row by row and again from the start.
+    pub fn with_texts(self, texts: Option<Arc<[String]>>) -> Self {
+        Self { texts, ..self }
     }
 
     /// Sets how the server counts.
@@ -150,6 +160,9 @@ impl PromptGenerator {
 
     /// The prompt text of a row.
     pub fn text(&self, row: &PromptRow<'_>) -> String {
+        if let Some(texts) = self.texts.as_ref().filter(|texts| !texts.is_empty()) {
+            return texts[(row.number % texts.len() as u64) as usize].clone();
+        }
         let counts = self.tokenization_for(row.entry);
         let total = counts.words(self.text_tokens(row.entry).saturating_sub(counts.template_tokens)).max(1);
         let block = self.block_tokens();

@@ -305,3 +305,74 @@ fn shapes_that_cannot_be_are_refused_by_name() {
         assert!(done.stderr.contains(said), "{flags}: {}", done.stderr);
     }
 }
+
+#[test]
+fn sampling_and_own_fields_reach_the_server_and_run_json() {
+    let (upstream, bodies) = recording_upstream();
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let flags = "--concurrency 1 --requests 3 --isl 4 --osl 1 --prompt-overhead 0 --temperature 0.7 --top-p 0.9 --top-k 40 \
+                 --body min_p=0.1 --body lora=adapter-1";
+    load(upstream.addr, flags, &out);
+    for body in bodies() {
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        let sent = ["temperature", "top_p", "top_k", "min_p", "lora"].map(|key| body[key].to_string());
+        assert_eq!(sent, ["0.7", "0.9", "40", "0.1", "\"adapter-1\""]);
+    }
+    let run: Value = serde_json::from_str(&fs::read_to_string(out.join("run.json")).unwrap()).unwrap();
+    assert_eq!((&run["body"]["min_p"], &run["body"]["temperature"]), (&Value::from(0.1), &Value::from(0.7)));
+    let sampling = run["load"]["sampling"].as_str().unwrap();
+    assert!(sampling.contains("temperature 0.7") && sampling.contains("lora \"adapter-1\""), "{sampling}");
+}
+
+#[test]
+fn requests_beyond_the_context_of_the_server_are_reported_before_the_run() {
+    let server = sim(Gap::from_millis(1));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("lengths.csv");
+    fs::write(&file, "100,1\n131072,9\n").unwrap();
+    let target = format!("http://{}", server.local_addr());
+    let args = ["load", "--target", &target, "--rate", "20", "--requests", "8", "--lengths", file.to_str().unwrap()];
+    let done = run(&[&args[..], &["--max-lag", "1h"]].concat());
+    assert!(done.stderr.contains("ask for more than the server's context of 131072 tokens"), "{}", done.stderr);
+    assert!(done.stderr.contains("the longest for 131081;"), "{}", done.stderr);
+}
+
+#[test]
+fn a_load_at_a_rate_sends_exactly_rate_times_duration() {
+    let (upstream, _) = recording_upstream();
+    let folder = tempfile::tempdir().unwrap();
+    for (name, flags) in [("poisson", "--seed 1"), ("other", "--seed 2"), ("bursty", "--arrivals gamma:0.5")] {
+        let out = folder.path().join(name);
+        load(upstream.addr, &format!("--rate 40 --duration 500ms --isl 4 --osl 1 --prompt-overhead 0 {flags}"), &out);
+        assert_eq!(rows(&out).len(), 20, "{name}");
+    }
+}
+
+#[test]
+fn real_prompts_reach_the_server_and_no_file_of_the_run() {
+    let (upstream, bodies) = recording_upstream();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompts.json");
+    let sharegpt = r#"[{"conversations": [{"from": "human", "value": "very-secret question"}, {"from": "gpt", "value": "12345678"}]},
+        {"conversations": [{"from": "human", "value": "very-secret too"}, {"from": "gpt", "value": "1234"}]}]"#;
+    fs::write(&file, sharegpt).unwrap();
+    let out = folder.path().join("run");
+    let flags = format!("--concurrency 1 --requests 3 --prompt-overhead 0 --prompts {}", file.display());
+    let done = load(upstream.addr, &flags, &out);
+    let bodies: Vec<Value> = bodies().iter().map(|body| serde_json::from_slice(body).unwrap()).collect();
+    let sent: Vec<_> = bodies
+        .iter()
+        .map(|body| (body["messages"][0]["content"].as_str().unwrap(), body["max_tokens"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(sent.iter().filter(|sent| **sent == ("very-secret question", 2)).count(), 2, "{sent:?}");
+    assert!(sent.contains(&("very-secret too", 1)), "{sent:?}");
+    assert!(done.stderr.contains("warning: --prompts: the target gets the text of the file"), "{}", done.stderr);
+    assert!(done.stderr.contains("2 prompts, taken as ShareGPT JSON; their tokens are estimated"), "{}", done.stderr);
+    for entry in fs::read_dir(&out).unwrap() {
+        let bytes = fs::read(entry.unwrap().path()).unwrap();
+        let plain = zstd::decode_all(&bytes[..]).unwrap_or(bytes);
+        assert!(!String::from_utf8_lossy(&plain).contains("very-secret"));
+    }
+    assert!(!done.stdout.contains("very-secret") && !done.stderr.contains("very-secret"));
+}

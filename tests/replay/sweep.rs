@@ -274,7 +274,7 @@ fn two_targets_take_turns_and_each_pass_reports_their_difference() {
     let args = ["--versus", &fast, "--concurrencies", "1", "--requests", "5"];
     let done = sweep(&slow, &out, &[&args[..], &["--json"]].concat());
     assert_eq!(done.code, Some(0), "{}", done.stderr);
-    let turns = ["a-1", "b-1", "b-2", "a-2"].map(|turn| format!("runs/concurrency-1-{turn}"));
+    let turns = ["a-1", "b-1", "b-2", "a-2", "a-3", "b-3"].map(|turn| format!("runs/concurrency-1-{turn}"));
     assert_eq!(folders(&out), turns);
     let seeds: BTreeMap<String, Value> = file(&out)["runs"]
         .as_array()
@@ -283,16 +283,104 @@ fn two_targets_take_turns_and_each_pass_reports_their_difference() {
         .map(|run| (run["folder"].to_string(), run["seed"].clone()))
         .collect();
     let seeds: Vec<&Value> = seeds.values().collect();
-    assert!(seeds[0] == seeds[2] && seeds[1] == seeds[3] && seeds[0] != seeds[1], "{seeds:?}");
+    assert!(seeds[..3] == seeds[3..] && seeds[0] != seeds[1] && seeds[1] != seeds[2], "{seeds:?}");
     let report = parsed(&done.stdout);
     let of: Vec<_> = report["levels"].as_array().unwrap().iter().map(|of| (&of["target"], &of["requests"])).collect();
-    assert_eq!(of, [(&json!("A"), &json!(10)), (&json!("B"), &json!(10))]);
-    let tpot = report["differences"].as_array().unwrap().iter().find(|of| of["metric"] == "tpot").unwrap();
-    let change = |value: &Value| (-0.95..-0.3).contains(&value.as_f64().unwrap());
-    assert!(change(&tpot["change"]), "{tpot}");
-    assert!(tpot["pairs"].as_array().unwrap().iter().all(change) && tpot["pairs"][1].is_number(), "{tpot}");
+    assert_eq!(of, [(&json!("A"), &json!(15)), (&json!("B"), &json!(15))]);
+    let level = &report["comparison"]["levels"][0];
+    let tpot = level["comparison"]["figures"].as_array().unwrap().iter().find(|of| of["figure"] == "tpot.p50").unwrap();
+    assert!((-0.95..-0.3).contains(&tpot["change"].as_f64().unwrap()), "{tpot}");
+    assert!(tpot["ci95"][1].as_f64().unwrap() < 0.0, "three passes of each side decide: {tpot}");
+    // Slots of a closed loop decide what is sent when, so the passes are no pairs.
+    assert_eq!((&level["comparison"]["method"], &report["comparison"]["winner"]), (&json!("runs"), &json!("after")));
     let text = run(&["report", out.to_str().unwrap()]).stdout;
-    assert!(text.contains("B against A") && text.contains("pass 2"), "{text}");
+    assert!(text.contains("\nwinner       B: A is worse on at least one level, and B on none\n"), "{text}");
+    assert!(text.contains("95 % interval") && text.contains("concurrency-1  "), "{text}");
+}
+
+#[test]
+fn two_targets_alike_have_no_winner_and_rounds_and_pauses_are_for_two() {
+    let ((_one, one), (_other, other)) = (sim(10, 64), sim(10, 64));
+    let (folder, out) = place();
+    let args = ["--versus", &other, "--concurrencies", "1", "--requests", "5", "--rounds", "2", "--pause", "10ms"];
+    let done = sweep(&one, &out, &args);
+    assert_eq!((done.code, folders(&out).len()), (Some(0), 4), "{}", done.stderr);
+    assert!(done.stdout.contains("\nwinner       none: "), "{}", done.stdout);
+    let wrong = sweep(&one, &folder.path().join("x"), &["--concurrencies", "1", "--rounds", "2"]);
+    assert!(
+        wrong.code == Some(2) && wrong.stderr.contains("--rounds and --pause are for --versus"),
+        "{}",
+        wrong.stderr
+    );
+}
+
+#[test]
+fn listed_levels_end_after_the_second_that_misses_and_all_goes_on() {
+    let (_server, target) = sim(1, 64);
+    let (folder, out) = place();
+    let levels = ["--concurrencies", "1,2,3,4", "--requests", "5", "--slo", "x: e2e<=1ns"];
+    let done = sweep(&target, &out, &levels);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert_eq!(folders(&out), ["runs/concurrency-1", "runs/concurrency-2"]);
+    assert!(
+        done.stdout.contains("\nended        at concurrency-2, the second level that missed; --all"),
+        "{}",
+        done.stdout
+    );
+    let all = sweep(&target, &out, &[&levels[..], &["--all"]].concat());
+    assert_eq!((all.code, folders(&out).len()), (Some(0), 4), "{}", all.stderr);
+    assert!(!all.stdout.contains("\nended"), "{}", all.stdout);
+    let held = sweep(&target, &folder.path().join("held"), &[&levels[..5], &["x: e2e<=1h"]].concat());
+    assert!(held.stdout.contains("e2e<=3600s for 95 % holds to 4 at a time at least, not sure"), "{}", held.stdout);
+    assert!(held.stdout.contains("met, not sure"), "five requests prove no 95 %: {}", held.stdout);
+}
+
+#[test]
+fn what_this_machine_cannot_send_is_not_measured_and_ends_a_search_with_3() {
+    let (_server, target) = sim(1, 64);
+    let (folder, out) = place();
+    let late = |out: &Path, args: &[&str]| {
+        let fixed = ["sweep", "--target", &target, "--out", out.to_str().unwrap(), "--no-audit", "--max-lag", "1ns"];
+        run(&[&fixed[..], &["--prompt-overhead", "0", "--isl", "16", "--osl", "4"], args].concat())
+    };
+    let args = ["--find-max", "e2e.p50<=1h", "--rates", "20..21", "--requests", "5", "--sustain", "1s"];
+    let done = late(&out, &args);
+    assert_eq!(done.code, Some(3), "{}", done.stderr);
+    assert!(done.stderr.contains("no run is valid"), "{}", done.stderr);
+    assert!(done.stderr.contains("search: at most "), "{}", done.stderr);
+    let listed = folder.path().join("listed");
+    let done = late(&listed, &["--rates", "20,40", "--requests", "5", "--slo", "x: e2e<=1h", "--json"]);
+    let report = parsed(&done.stdout);
+    for level in report["levels"].as_array().unwrap() {
+        assert_eq!((&level["not_measured"], level.get("meets")), (&json!(true), None), "{level}");
+        assert_eq!((&level["front"], &level["knee"]), (&json!(false), &json!(false)));
+    }
+    let text = run(&["report", listed.to_str().unwrap()]).stdout;
+    assert!(text.contains("not measured rate-20: requests were sent late: lag adds "), "{text}");
+    assert!(!text.contains("missed"), "{text}");
+}
+
+#[test]
+fn rows_of_one_workload_share_a_front_and_open_and_closed_ones_a_curve() {
+    let (_server, target) = sim(5, 4);
+    let (_folder, out) = place();
+    let matrix = out.with_file_name("plan.yaml");
+    let rows = "- {name: slow, rate: 20, requests: 40}\n- {name: fast, rate: 120, requests: 240}\n\
+                - {name: closed, concurrency: 2, requests: 60}\n- {name: longer, isl: 64, rate: 20, requests: 20}\n";
+    fs::write(&matrix, rows).unwrap();
+    let done = sweep(&target, &out, &["--matrix", matrix.to_str().unwrap(), "--json"]);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let report = parsed(&done.stdout);
+    let level = |name: &str| {
+        report["levels"].as_array().unwrap().iter().find(|of| of["level"]["name"] == name).unwrap().clone()
+    };
+    assert_eq!(level("longer")["front"], false, "a level alone is no front");
+    assert!(["slow", "fast", "closed"].iter().any(|name| level(name)["front"] == true), "{report}");
+    let points = report["loop_curves"][0]["points"].as_array().unwrap();
+    let names: Vec<&str> = points.iter().map(|point| point["level"].as_str().unwrap()).collect();
+    assert!(names.len() == 3 && !names.contains(&"longer"), "{names:?}");
+    let text = run(&["report", out.to_str().unwrap()]).stdout;
+    assert!(text.contains("hidden by the closed loop"), "{text}");
 }
 
 #[test]
@@ -342,7 +430,7 @@ fn a_stopped_sweep_keeps_its_runs_and_resumes() {
     let args = ["--concurrencies", "1,2", "--duration", "2s"];
     let mut child = program(&line(&target, &out, &args)).spawn().unwrap();
     let mut talk = BufReader::new(child.stderr.take().unwrap()).lines();
-    assert!(talk.by_ref().map(Result::unwrap).any(|line| line == "concurrency-2 (2 of 2)"));
+    assert!(talk.by_ref().map(Result::unwrap).any(|line| line.starts_with("concurrency-2 (2 of 2, about ")));
     assert!(talk.by_ref().map(Result::unwrap).any(|line| line.starts_with("requests in 2.0 s to ")));
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
     assert!(talk.map(Result::unwrap).any(|line| line == "stopped: start it again to go on"));
@@ -355,7 +443,7 @@ fn a_stopped_sweep_keeps_its_runs_and_resumes() {
     assert_eq!(whole["stopped"], false, "the end of its --duration stops a closed load as planned");
     let done = sweep(&target, &out, &args);
     assert_eq!(done.code, Some(0), "{}", done.stderr);
-    assert!(done.stderr.starts_with("concurrency-2 (2 of 2)\n"), "{}", done.stderr);
+    assert!(done.stderr.starts_with("concurrency-2 (2 of 2, about "), "{}", done.stderr);
     assert_eq!(folders(&out), ["runs/concurrency-1", "runs/concurrency-2"]);
 }
 

@@ -12,5 +12,6 @@ mod out_formats;
 mod peer_files;
 mod plan;
 mod results;
+mod sweeps;
 mod time_course;
 mod tool_definitions;

@@ -9,12 +9,13 @@ use streamgauge::measure::record::{CountSource, Outcome};
 use streamgauge::report::plan::arrivals::{ArrivalWindow, Arrivals};
 use streamgauge::report::plan::fleet::{Fleet, ReplicaCost, missed_requests};
 use streamgauge::report::plan::load_mix::LoadMix;
-use streamgauge::report::plan::measured_level::{LevelVerdict, LevelWithoutResult, MeasuredLevel};
+use streamgauge::report::plan::measured_level::{LevelWithoutResult, MeasuredLevel};
 use streamgauge::report::plan::measured_sweep::MeasuredSweep;
 use streamgauge::report::plan::miss_curve::MissCurve;
 use streamgauge::report::plan::replica_capacity::{NoCapacity, ReplicaCapacity};
 use streamgauge::report::plan::replicas::{ReplicaTimeline, Reserves, replicas_for};
 use streamgauge::report::plan::{CapacityPlan, Traffic, text};
+use streamgauge::report::sweep::level_verdict::LevelVerdict;
 use streamgauge::report::text::TextLayout;
 use streamgauge::trace_file::row::{PromptShape, Timing, TraceEntry, TraceHeader};
 use streamgauge::trace_file::server_metrics::{
@@ -263,7 +264,7 @@ fn lengths_sessions_and_caches_that_differ_are_named_with_their_figures() {
 }
 
 /// A run of a level: a request every `gap` ms, each with its TTFT in ms and 10 tokens.
-fn write_run(folder: &Path, gap: u64, ttfts: impl Iterator<Item = u64>, told: &Value) {
+pub(crate) fn write_run(folder: &Path, gap: u64, ttfts: impl Iterator<Item = u64>, told: &Value) {
     fs::create_dir_all(folder).unwrap();
     let header = TraceHeader { started_unix_ns: Some(0), ..TraceHeader::new("test") };
     let mut writer = TraceWriter::new(File::create(folder.join("records.jsonl.zst")).unwrap(), &header).unwrap();
@@ -408,9 +409,24 @@ fn sweeps_of_two_targets_or_of_different_rows_are_not_one_replica() {
     let two = told(&|file| file["plan"]["targets"] = json!([["http://a"], ["http://b"]]));
     assert!(two.code == Some(2) && two.stderr.contains("the sweep compares two targets"), "{}", two.stderr);
     let rows = told(&|file| file["runs"][1]["level"]["flags"] = json!({"isl": ["9"]}));
-    assert!(rows.stderr.contains("the levels rate-10 and rate-20 differ in more than their load"), "{}", rows.stderr);
+    assert!(rows.code == Some(2) && rows.stderr.contains("--series rate-10 or --series rate-20"), "{}", rows.stderr);
+    let chosen = plan(&path, "5/s", &[&slo[..], &["--series", "rate-10"]].concat());
+    assert!(chosen.code == Some(0), "{}", chosen.stderr);
+    let unknown = plan(&path, "5/s", &[&slo[..], &["--series", "rate-11"]].concat());
+    assert!(unknown.code == Some(2) && unknown.stderr.contains("no run is of a level rate-11"), "{}", unknown.stderr);
     let unfinished = told(&|file| _ = file["runs"].as_array_mut().unwrap().pop());
     assert!(unfinished.stdout.contains("warning: the sweep has not run all its levels"), "{}", unfinished.stdout);
+}
+
+#[test]
+fn a_request_that_misses_two_slos_is_one_that_misses() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = sweep(folder.path());
+    let slos = ["--slo", "a: ttft<=500ms", "--slo", "b: e2e<=500ms", "--json"];
+    let report = parsed(&plan(&path, "5/s", &slos));
+    let level =
+        report["measured"]["levels"].as_array().unwrap().iter().find(|level| level["name"] == "rate-20").unwrap();
+    assert_eq!(level["miss_share"], json!(0.1), "40 of 400 miss both: {level}");
 }
 
 #[test]

@@ -87,17 +87,30 @@ fn info_as_json_has_the_figures_that_were_reckoned_by_hand() {
     assert_eq!((&endless["hit_blocks"], &endless["asked_blocks"]), (&json!(3), &json!(7)));
     assert_eq!((&bounded["hit_blocks"], &bounded["asked_blocks"]), (&json!(2), &json!(7)));
     near(&bounded["token_share"], 8.0 / 26.0);
-    for side in ["input", "output"] {
+    let windows = all["windows"].take();
+    let of = |key: &str| windows.as_array().unwrap().iter().map(|of| of[key].as_f64()).collect::<Vec<_>>();
+    assert_eq!(of("from_s"), [0.0, 1.0, 2.0, 3.0].map(Some));
+    assert_eq!(of("rate"), [1.0, 1.0, 0.0, 1.0].map(Some));
+    assert_eq!(of("input_mean"), [Some(8.0), Some(6.0), None, Some(12.0)]);
+    assert_eq!(of("output_mean"), [Some(10.0), Some(20.0), None, Some(30.0)]);
+    [0.0, 4.0 / 6.0, 8.0 / 12.0].iter().zip([0, 1, 3]).for_each(|(of, at)| near(&windows[at]["hit_rate"], *of));
+    for side in ["input", "output", "total", "hit_percent"] {
         assert!(all[side]["mean"].take().as_f64().is_some());
     }
     assert_eq!(
         all,
         json!({
             "requests": 3, "span_s": 3.0, "rate": 1.0,
-            "input": {"requests": 3, "sum": 26, "mean": null, "p50": 8, "p90": 11.2, "p99": 11.92, "min": 6, "max": 12},
+            "input": {"requests": 3, "sum": 26, "mean": null, "p25": 7, "p50": 8, "p75": 10, "p90": 11.2, "p99": 11.92,
+                "min": 6, "max": 12},
             "input_estimated": 0,
-            "output": {"requests": 3, "sum": 60, "mean": null, "p50": 20, "p90": 28, "p99": 29.8, "min": 10, "max": 30},
-            "burstiness": null, "reuse": null,
+            "output": {"requests": 3, "sum": 60, "mean": null, "p25": 15, "p50": 20, "p75": 25, "p90": 28, "p99": 29.8,
+                "min": 10, "max": 30},
+            "total": {"requests": 3, "sum": 86, "mean": null, "p25": 22, "p50": 26, "p75": 34, "p90": 38.8, "p99": 41.68,
+                "min": 18, "max": 42},
+            "hit_percent": {"requests": 3, "sum": 134, "mean": null, "p25": 33.5, "p50": 67, "p75": 67, "p90": 67,
+                "p99": 67, "min": 0, "max": 67},
+            "burstiness": null, "reuse": null, "windows": null,
             "sessions": {"count": 1, "requests": 2, "estimated": false},
             "models": {"llama-a": 2, "qwen-b": 1},
             "outcomes": {"success": 2, "cancelled": 1},

@@ -9,6 +9,8 @@ const VLLM: &str = "vllm bench";
 /// NVIDIA's AIPerf.
 const AIPERF: &str = "AIPerf";
 const GUIDELLM: &str = "GuideLLM";
+/// NVIDIA's predecessor of AIPerf.
+const GENAI_PERF: &str = "genai-perf";
 
 /// The other tool's flag, the tool, and our equivalent.
 const ALIASES: &[(&str, &str, &str)] = &[
@@ -56,6 +58,8 @@ const ALIASES: &[(&str, &str, &str)] = &[
     ("--ignore-eos", VLLM, "--exact-output on"),
     ("--input-file", AIPERF, "`streamgauge replay TRACE`"),
     ("--input-len", VLLM, "--isl"),
+    ("--input-tokens-mean", AIPERF, "--isl"),
+    ("--input-tokens-stddev", AIPERF, "--isl normal:MEAN:SD"),
     ("--insecure", VLLM, "--target-ca FILE, with the server's certificate"),
     ("--isl-max", AIPERF, "`streamgauge sweep --matrix FILE`"),
     ("--isl-min", AIPERF, "`streamgauge sweep --matrix FILE`"),
@@ -67,6 +71,7 @@ const ALIASES: &[(&str, &str, &str)] = &[
     ("--max-requests", GUIDELLM, "--requests"),
     ("--max-seconds", GUIDELLM, "--duration, as in 60s"),
     ("--max-workers", AIPERF, "--workers"),
+    ("--measurement-interval", GENAI_PERF, "--duration, as in 60s"),
     ("--metadata", VLLM, "--meta KEY=VALUE"),
     ("--metric-percentiles", VLLM, "`streamgauge report --percentiles`"),
     ("--model-names", AIPERF, "--model"),
@@ -91,6 +96,7 @@ const ALIASES: &[(&str, &str, &str)] = &[
     ("--output-len", VLLM, "--osl"),
     ("--output-path", GUIDELLM, "--out DIR"),
     ("--output-tokens-mean", AIPERF, "--osl"),
+    ("--output-tokens-mean-deterministic", GENAI_PERF, "--exact-output on"),
     ("--output-tokens-stddev", AIPERF, "--osl normal:MEAN:SD"),
     ("--percentile-metrics", VLLM, "`streamgauge report --percentiles`, of all metrics"),
     ("--plot-timeline", VLLM, "`streamgauge report --html`"),
@@ -119,7 +125,7 @@ const ALIASES: &[(&str, &str, &str)] = &[
     ("--random-input-len", VLLM, "--isl"),
     ("--random-output-len", VLLM, "--osl"),
     ("--random-prefix-len", VLLM, "--shared-prefix"),
-    ("--random-range-ratio", VLLM, "--isl normal:MEAN:SD"),
+    ("--random-range-ratio", VLLM, "--isl uniform:A:B"),
     ("--random-seed", AIPERF, "--seed"),
     ("--rate-type", GUIDELLM, "--arrivals constant or poisson with --rate, or --concurrency"),
     ("--replay-speedup", AIPERF, "`streamgauge replay --speed`"),
@@ -127,7 +133,7 @@ const ALIASES: &[(&str, &str, &str)] = &[
     ("--request-cancellation-rate", AIPERF, "--cancel-rate, as in 20%"),
     ("--request-count", AIPERF, "--requests"),
     ("--request-format", GUIDELLM, "--dialect, as in openai.chat"),
-    ("--request-rate", VLLM, "--rate"),
+    ("--request-rate", VLLM, "--rate, and with inf --concurrency N --requests N"),
     ("--request-rate-mode", AIPERF, "--arrivals"),
     ("--request-rate-ramp-duration", AIPERF, "--stages FROM..TO@TIME"),
     ("--request-rate-series", AIPERF, "--stages RATE@TIME,RATE@TIME"),
@@ -147,6 +153,7 @@ const ALIASES: &[(&str, &str, &str)] = &[
     ("--seq-dist", AIPERF, "--lengths FILE, with lines of ISL,OSL"),
     ("--sequence-distribution", AIPERF, "--lengths FILE, with lines of ISL,OSL"),
     ("--served-model-name", VLLM, "--model"),
+    ("--service-kind", GENAI_PERF, "--dialect, as in openai.chat"),
     ("--session-turn-delay-mean", AIPERF, "--think"),
     ("--session-turn-delay-stddev", AIPERF, "--think normal:MEAN:SD"),
     ("--session-turns-mean", AIPERF, "--turns"),
@@ -172,12 +179,14 @@ const ALIASES: &[(&str, &str, &str)] = &[
     ("--vllm-burstiness", AIPERF, "--arrivals gamma:SHAPE"),
     ("--warmup-concurrency", AIPERF, "--warmup, which has the run's own load"),
     ("--warmup-duration", AIPERF, "--warmup, as in 30s"),
+    ("--warmup-interval", GENAI_PERF, "--warmup, as in 30s"),
     ("--warmup-percent", GUIDELLM, "--warmup, a time or a number as in 100req"),
     ("--warmup-request-count", AIPERF, "--warmup, as in 10req"),
     ("--warmup-request-rate", AIPERF, "--warmup, which has the run's own load"),
     ("--workers-max", AIPERF, "--workers"),
     ("--workload-iters", VLLM, "`streamgauge sweep --rates` or --concurrencies"),
     ("--workload-var", VLLM, "`streamgauge sweep --rates` or --concurrencies"),
+    ("-m", AIPERF, "--model"),
 ];
 
 /// Verbs that suggest equivalents for other tools' flags and for each other's.
@@ -233,7 +242,21 @@ mod tests {
             suggest(&error)
         };
         let typed = ["load", "--target", "http://h", "--request-rate", "5"];
-        assert_eq!(said(&typed).as_deref(), Some("error: --request-rate of vllm bench is --rate here"));
+        assert_eq!(
+            said(&typed).as_deref(),
+            Some("error: --request-rate of vllm bench is --rate, and with inf --concurrency N --requests N here")
+        );
+        for (typed, ours) in [
+            (["--input-tokens-mean", "550"], "--input-tokens-mean of AIPerf is --isl here"),
+            (["--input-tokens-stddev", "9"], "--input-tokens-stddev of AIPerf is --isl normal:MEAN:SD here"),
+            (["--warmup-interval", "5000"], "--warmup-interval of genai-perf is --warmup, as in 30s here"),
+            (["--measurement-interval", "9"], "--measurement-interval of genai-perf is --duration, as in 60s here"),
+            (["--service-kind", "openai"], "--service-kind of genai-perf is --dialect, as in openai.chat here"),
+            (["-m", "llama"], "-m of AIPerf is --model here"),
+        ] {
+            let args = [&["load", "--target", "http://h"], &typed[..]].concat();
+            assert_eq!(said(&args), Some(format!("error: {ours}")), "{typed:?}");
+        }
         let joined = ["load", "--target", "http://h", "--num-prompts=5"];
         assert_eq!(said(&joined).as_deref(), Some("error: --num-prompts of vllm bench is --requests here"));
         assert_eq!(said(&["load", "--request-ratio", "5"]), None);

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 
 use super::artifacts::ArtifactFormat;
+use super::body_args::BodyArgs;
 use crate::cli::values::{parse_count_up_to, parse_duration, parse_positive_duration, percent};
 use crate::measure::slo::Slo;
 use crate::measure::time::Gap;
@@ -99,6 +100,9 @@ pub(in crate::cli) struct RunnerArgs {
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Requests")]
     pub(in crate::cli) seed: u64,
 
+    #[command(flatten)]
+    pub(in crate::cli) body: BodyArgs,
+
     /// Disconnect this share of clients early, e.g. 20% [default: none]
     #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "cancel_after", help_heading = "Requests")]
     pub(in crate::cli) cancel_rate: Option<f64>,
@@ -153,7 +157,9 @@ pub(in crate::cli) struct RunnerArgs {
     #[arg(long, conflicts_with = "no_audit", help_heading = "Evaluation")]
     pub(in crate::cli) strict: bool,
 
-    /// Exit with status 3 if 1 % of requests were sent later than this: the run is then not valid
+    /// Exit with status 3 if late sends add more than this to TTFT p50, p90 or p99: the run is then not valid
+    ///
+    /// E2E counts if nothing streams. A percentile counts if at least one whole request lies beyond it.
     #[arg(long, value_name = "DURATION", default_value = "10ms", value_parser = parse_positive_duration, help_heading = "Evaluation")]
     pub(in crate::cli) max_lag: Gap,
 }

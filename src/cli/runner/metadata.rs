@@ -48,6 +48,7 @@ pub(super) fn run_metadata(
         "trace_window": window,
         "targets": targets.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "header_names": names.collect::<Vec<_>>(),
+        "body": args.body.recorded(),
         "seed": args.seed,
         "stretch": wanted.plan.stretch,
         "slots": wanted.slots,

@@ -1,11 +1,14 @@
 //! The load runner behind every verb that sends: flags, plan, progress, result.
 
 mod artifacts;
+mod body_args;
 mod calibrate;
+mod context_limit;
 mod error;
 pub mod figures;
 pub(super) mod flag_aliases;
 pub(super) mod flags;
+mod lag_effect;
 mod live;
 mod metadata;
 mod plan;
@@ -14,7 +17,7 @@ mod progress;
 mod run_report;
 mod self_test;
 pub(super) mod spec;
-mod vocabulary;
+pub(super) mod vocabulary;
 
 use std::io;
 use std::path::Path;
@@ -36,13 +39,12 @@ use crate::replay::result::output::write_run;
 use crate::replay::result::row::FailureReason;
 use crate::replay::sender::run::{CompletionCallback, LoopMode, RunCommand, RunOutcome};
 use crate::replay::server::scrape::{ScrapeStats, Scraper};
-use crate::report::metric::ReportMetric;
 use crate::report::{Report, text};
-use crate::stats::samples::Samples;
 use crate::trace_file::reader::RUN_FILE;
 pub(super) use error::SetupError;
 use figures::{RunCounts, RunFigures, RunTotals};
 use flags::RunnerArgs;
+use lag_effect::LagEffect;
 use live::LiveRun;
 pub(super) use plan::{PreparedRun, prepare};
 use run_report::build_report;
@@ -266,20 +268,22 @@ fn write_result(
     Ok(RunnerOutcome { run, report, ended, invalid })
 }
 
-/// The reason if the run's own lag exceeds `max_lag`. Requests that slots held back are late on purpose.
+/// The reason if lag distorts the run's latencies. Requests that slots held back are late on purpose.
 fn late_reason(RunTotals { requests, counts, .. }: &mut RunTotals, max_lag: Gap, real_time: bool) -> Option<String> {
-    let p99 = |lag: &mut Samples| lag.sorted().map(|sorted| Gap::from_nanos(sorted.percentile(99.0).round() as u64));
-    let lag = p99(&mut requests.total.samples[ReportMetric::Lag as usize])?;
-    if counts.held_back > 0 || lag <= max_lag {
+    if counts.held_back > 0 {
         return None;
     }
-    let own = p99(&mut counts.own_lag).is_some_and(|own| own > max_lag);
+    let lag = LagEffect::of(&mut requests.total)?;
+    if lag.shift <= max_lag {
+        return None;
+    }
+    let own = LagEffect::at(&mut counts.own_lag, lag.percent).is_some_and(|own| own > max_lag);
     let cause = match (own, real_time) {
         (false, _) => "connections took so long to be made; look at how many the server takes, and how fast",
         (true, true) => "this machine cannot carry the plan",
         (true, false) => "this machine cannot carry the plan, or needs CAP_SYS_NICE to send at real-time priority",
     };
-    Some(format!("requests were sent late: lag p99 {lag} is over {max_lag} (--max-lag); {cause}"))
+    Some(format!("requests were sent late: {lag}, which is over {max_lag} (--max-lag); {cause}"))
 }
 
 /// The reason if every complete response was empty, so that the server is probably no model.

@@ -10,6 +10,7 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use super::calibrate::{CalibrationResult, calibrate, without_calibration};
+use super::context_limit::ContextDemand;
 use super::error::SetupError;
 use super::figures::RunFigures;
 use super::flags::{PromptOverheadArg, RunnerArgs, WarmupArg};
@@ -29,6 +30,7 @@ use crate::replay::no_target;
 use crate::replay::plan::measurement_window::MeasurementWindow;
 use crate::replay::plan::schedule::{ReplayPlan, RowError, Schedule, ScheduledRequest, Shard};
 use crate::replay::request::encoder::RequestEncoder;
+use crate::replay::request::template::max_output_tokens;
 use crate::replay::result::output::RunOutput;
 use crate::replay::sender::run::{LoopMode, SessionMode};
 use crate::replay::sender::target::{TargetUrl, check_reachable};
@@ -72,7 +74,7 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result
     let encoder = |content| encoder(args, &targets, content);
     let own_words = args.tokenizer.as_deref().map(from_tokenizer_file).transpose()?;
     let first = encoder(content(Vocabulary::default()))?;
-    let WorkloadEstimate { total: whole, measured, load, models } = estimate_workload(args, &wanted, &first)?;
+    let WorkloadEstimate { total: whole, measured, load, models, context } = estimate_workload(args, &wanted, &first)?;
     let pages = args.pages(&targets).map_err(usage)?;
     let listener = args.listener().map_err(usage)?;
     let tls = match targets.iter().chain(pages.iter().map(|page| &page.target)).any(|target| target.tls) {
@@ -127,12 +129,13 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result
         names.join(", ")
     )];
     // In parallel, so that a slow server delays nothing.
-    let engines = match &args.out {
-        Some(_) => {
+    let is_asked = args.out.is_some() || args.prompt_overhead == PromptOverheadArg::Auto;
+    let engines = match is_asked {
+        true => {
             let (targets, fields, tls) = (targets.clone(), args.secret_fields().map_err(usage)?, tls.clone());
             Some(thread::Builder::new().spawn(move || fetch_server_info(&targets, &fields, tls))?)
         }
-        None => None,
+        false => None,
     };
     let audit = (!args.no_audit).then(|| run_self_test(args, load, workers)).transpose()?;
     match &audit {
@@ -158,6 +161,7 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result
         let config = || Ok(config(encoder(content.clone())?.for_probes(), None));
         notes.push(warm_prefixes(&wanted.warmup_rows, targets.len(), config)?);
     }
+    let content = content.with_texts(wanted.texts.clone());
     let config = config(encoder(content)?, begin);
     let window = window(&wanted, measured.window());
     let engines = match engines.map(thread::JoinHandle::join) {
@@ -165,6 +169,7 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result
         // A panicked thread counts as no response.
         Some(Err(_)) | None => Vec::new(),
     };
+    notes.extend(context.warning(&engines));
     let about = run_metadata(args, &wanted, (&targets, &engines), (added, words), window, audit);
     let settings = AccumulatorSettings {
         slos: Slos::clone(&slos),
@@ -222,7 +227,8 @@ fn encoder(args: &RunnerArgs, targets: &[TargetUrl], content: PromptGenerator) -
     let (fields, exact) = (args.fields().map_err(usage)?, args.exact_output.into());
     let dialect = args.dialect.as_deref();
     let encoder = RequestEncoder::new(content, targets.to_vec(), dialect, fields, exact, args.cancel(), args.seed);
-    Ok(encoder.map_err(usage)?.with_patterns(args.patterns()).with_key(args.key().map_err(usage)?))
+    let encoder = encoder.map_err(usage)?.with_own_fields(args.body.own_fields());
+    Ok(encoder.with_patterns(args.patterns()).with_key(args.key().map_err(usage)?))
 }
 
 /// Limit on rows read ahead if the run's length is known without them: about a second's work.
@@ -247,6 +253,8 @@ struct WorkloadEstimate {
     load: OfferedLoad,
     /// The first row of each model.
     models: Vec<ScheduledRequest>,
+    /// Prompt and output tokens of the rows.
+    context: ContextDemand,
 }
 
 /// Reads the schedule once.
@@ -258,7 +266,7 @@ fn estimate_workload(
     let mut whole = PlannedTotal { requests: None, length: wanted.plan.duration };
     let (mut requests, mut tokens, mut last) = (0, 0, Gap::ZERO);
     let mut models: Vec<ScheduledRequest> = Vec::new();
-    let mut sessions = false;
+    let (mut sessions, mut context) = (false, ContextDemand::default());
     let most = match (wanted.arrivals, wanted.plan.duration) {
         (_, None) => u64::MAX,
         (LoopMode::Open, Some(_)) => MAX_COUNTED_REQUESTS,
@@ -272,6 +280,8 @@ fn estimate_workload(
         }
         requests += 1;
         tokens += send.entry.output_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS);
+        let output = max_output_tokens(&send.entry).unwrap_or(0);
+        context.add(encoder.prompt_tokens(&send.entry).saturating_add(output));
         last = last.max(send.at);
         sessions |= send.entry.session.is_some();
         if models.len() < MAX_CALIBRATED_MODELS && models.iter().all(|other| other.entry.model != send.entry.model) {
@@ -299,7 +309,7 @@ fn estimate_workload(
         LoopMode::Open => OfferedLoad::open(requests, last, tokens, wanted.slots),
         LoopMode::Closed => OfferedLoad::closed(wanted.slots, requests, tokens),
     };
-    Ok(WorkloadEstimate { total: whole, measured, load, models })
+    Ok(WorkloadEstimate { total: whole, measured, load, models, context })
 }
 
 /// The measurement window, from the first measured send time and the last send time.

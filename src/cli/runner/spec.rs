@@ -41,6 +41,8 @@ pub(in crate::cli) struct WorkloadSpec {
     /// Sent before the run to fill prefix caches; excluded from the figures.
     pub(in crate::cli) warmup_rows: Vec<TraceEntry>,
     pub(in crate::cli) open_rows: RowSource,
+    /// Real prompts, in the order of the rows.
+    pub(in crate::cli) texts: Option<Arc<[String]>>,
     /// Mean over the rows that have both values.
     pub(in crate::cli) tokens_per_byte: Option<f64>,
     pub(in crate::cli) arrivals: LoopMode,

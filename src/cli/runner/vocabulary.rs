@@ -25,11 +25,18 @@ pub(super) struct VocabularyChoice {
     pub(super) note: Option<String>,
 }
 
-/// The words of one token each in a `tokenizer.json`.
-pub(super) fn from_tokenizer_file(file: &Path) -> Result<VocabularyChoice, SetupError> {
+/// Reads a `tokenizer.json`.
+pub(in crate::cli) fn read_tokenizer(file: &Path) -> anyhow::Result<Tokenizer> {
     let refused = |said: String| anyhow::anyhow!("cannot use {} as a tokenizer: {said}", file.display());
     let mut tokenizer = Tokenizer::from_file(file).map_err(|error| refused(error.to_string()))?;
     tokenizer.with_padding(None).with_truncation(None).map_err(|error| refused(error.to_string()))?;
+    Ok(tokenizer)
+}
+
+/// The words of one token each in a `tokenizer.json`.
+pub(super) fn from_tokenizer_file(file: &Path) -> Result<VocabularyChoice, SetupError> {
+    let refused = |said: String| anyhow::anyhow!("cannot use {} as a tokenizer: {said}", file.display());
+    let tokenizer = read_tokenizer(file)?;
     let ids = |text: &str| {
         let tokens = tokenizer.encode_fast(text, false);
         tokens.map_or(Vec::new(), |tokens| tokens.get_ids().iter().copied().map(u64::from).collect())

@@ -1,4 +1,5 @@
-//! A matrix: a YAML list of rows, each a level with a name. Its keys are `name`, `hypothesis`, `cache`, and the flags of
+//! A matrix: a YAML list of rows, each a level with a name. Its keys are `name`, `hypothesis`, `expect`, `baseline`,
+//! `cache`, and the flags of
 //! `load` (of `replay` where there is a trace) without their dashes.
 
 use std::fmt;
@@ -11,10 +12,11 @@ use serde_saphyr::Spanned;
 
 use super::level_args::matrix_row_flags;
 use crate::config::{closest_match, yaml};
+use crate::report::sweep::expectation::Expectation;
 use crate::report::sweep::file::{CacheState, SweepLevel};
 
 /// Keys that are no flags.
-const NON_FLAG_KEYS: [&str; 3] = ["name", "hypothesis", "cache"];
+const NON_FLAG_KEYS: [&str; 5] = ["name", "hypothesis", "expect", "baseline", "cache"];
 /// Characters of a name, which is a folder's too.
 const MAX_NAME_CHARS: usize = 60;
 
@@ -42,7 +44,18 @@ fn rows(text: &str, with_trace: bool) -> Result<Vec<SweepLevel>, (u64, String)> 
         }
         levels.push(level);
     }
-    if levels.is_empty() { Err((1, "there are no rows".to_owned())) } else { Ok(levels) }
+    let (baselines, needed) = (levels.iter().filter(|level| level.baseline).count(), levels.iter().any(needs_baseline));
+    match baselines {
+        _ if levels.is_empty() => Err((1, "there are no rows".to_owned())),
+        0 if needed => Err((1, "an `expect` names the baseline, and no row has `baseline: true`".to_owned())),
+        0 | 1 => Ok(levels),
+        _ => Err((1, "several rows have `baseline: true`; keep one".to_owned())),
+    }
+}
+
+fn needs_baseline(level: &SweepLevel) -> bool {
+    let expectation = level.expect.as_ref().and_then(|text| text.parse::<Expectation>().ok());
+    expectation.is_some_and(|expectation| expectation.needs_baseline())
 }
 
 fn level(entries: Vec<MatrixEntry>, known: &[(String, bool)]) -> Result<SweepLevel, (u64, String)> {
@@ -54,6 +67,13 @@ fn level(entries: Vec<MatrixEntry>, known: &[(String, bool)]) -> Result<SweepLev
         match &*flag {
             "name" => level.name = name(text).map_err(wrong)?,
             "hypothesis" => level.hypothesis = Some(text),
+            "expect" => {
+                text.parse::<Expectation>().map_err(wrong)?;
+                level.expect = Some(text);
+            }
+            "baseline" if text == "true" => level.baseline = true,
+            "baseline" if text == "false" => {}
+            "baseline" => return Err(wrong("expected `true` or `false` for `baseline`".to_owned())),
             "cache" if text == "cold" => level.cache = CacheState::Cold,
             "cache" if text == "warm" => level.cache = CacheState::Warm,
             "cache" => return Err(wrong("expected `cold` or `warm` for `cache`".to_owned())),
@@ -172,7 +192,11 @@ mod tests {
         let error = |text: &str| rows(text, false).unwrap_err();
         let (line, said) = error("- name: a\n  rate: 1\n  oslo: 5\n");
         assert_eq!((line, &*said), (3, "unknown key `oslo`; did you mean `osl`?"));
-        assert!(error("- {name: a, rate: 1, colour: red}").1.contains("the keys are name, hypothesis, cache, "));
+        assert!(
+            error("- {name: a, rate: 1, colour: red}")
+                .1
+                .contains("the keys are name, hypothesis, expect, baseline, cache, ")
+        );
         assert!(error("- {name: a, rate: 1, target: x}").1.contains("unknown key `target`"));
         assert!(error("- {name: a, rate: 1}\n- {name: a, rate: 2}").1.contains("a second row is named `a`"));
         assert!(error("- {rate: 1}").1.contains("has no name"));
@@ -189,5 +213,13 @@ mod tests {
         let twice = "this key is set a second time; keep one";
         assert_eq!(error("- name: a\n  rate: 1\n  rate: 2\n"), (3, twice.to_owned()));
         assert!(error("[]").1.contains("no rows"));
+        let expecting = "- {name: a, rate: 1, expect: 'ttft.p95 < baseline + 10%'}\n";
+        assert!(error(expecting).1.contains("no row has `baseline: true`"));
+        assert!(error("- {name: a, rate: 1, expect: fast}").1.starts_with("expected METRIC.STATISTIC"));
+        assert!(error("- {name: a, rate: 1, baseline: 1}").1.contains("`true` or `false`"));
+        let two = "- {name: b, rate: 1, baseline: true}\n- {name: c, rate: 1, baseline: true}\n";
+        assert!(error(two).1.contains("several rows"));
+        let rows = rows(&format!("{expecting}- {{name: b, rate: 1, baseline: true}}\n"), false).unwrap();
+        assert_eq!((rows[0].expect.as_deref(), rows[1].baseline), (Some("ttft.p95 < baseline + 10%"), true));
     }
 }

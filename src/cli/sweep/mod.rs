@@ -1,37 +1,35 @@
 //! `streamgauge sweep`: load at many levels, by the runner of a replay, and the limit that an SLO sets.
 
+mod forecast;
 mod level_args;
 mod levels;
 mod matrix;
 mod plan;
+mod runner;
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::thread;
 
 use anyhow::Context as _;
 use clap::ArgGroup;
-use tokio::runtime::Runtime;
-use tokio::sync::oneshot;
 
+use self::forecast::SearchForecast;
 use self::level_args::LevelArgs;
 use self::levels::{LevelList, rates, slots};
-use self::plan::{RunSpec, SweepPlan};
+use self::plan::SweepPlan;
+use self::runner::{SweepRunner, SweepStop};
 use super::exit_code::{EXIT_INVALID_RUN, EXIT_SLO_MISSED};
-use super::runner::execute;
 use super::runner::flags::{Conditions, conditions, min_goodput};
 use super::signals::StopSignals;
-use super::terminal::text_layout;
-use super::terminal::usage_error;
-use super::values::parse_positive_duration;
+use super::terminal::{eprint_line, print, text_layout, usage_error};
+use super::values::{parse_count_up_to, parse_duration, parse_positive_duration};
 use super::verb_help::VerbHelp;
 use crate::measure::slo::criteria::Criteria;
 use crate::measure::time::Gap;
-use crate::replay::plan::max_load_search::{LevelTrial, MaxLoadSearch, SearchStep};
-use crate::report::sweep::file::{FlagValues, SearchOutcome, SweepFile};
-use crate::report::sweep::{LevelResult, Sweep, SweepReportOptions, read_run, render};
-use crate::trace_file::reader::RUN_FILE;
+use crate::replay::plan::max_load_search::MaxLoadSearch;
+use crate::report::sweep::file::{LoadAxis, SearchOutcome, SweepFile};
+use crate::report::sweep::{Sweep, SweepReportOptions, render};
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
@@ -41,10 +39,13 @@ Each level is a run of `streamgauge load` with its flags, or of `replay` if a TR
 --matrix list the levels. --find-max searches for the highest level that meets its goals: levels double until one fails, \
 then the interval is halved. The search repeats a level if the 95 % confidence interval of its share of good requests \
 contains the goal. The best level must then meet the goals again for --sustain; otherwise the search continues at lower \
-levels. A level is saturated, and fails, if the number of requests in flight keeps growing.
+levels. Before it begins, it prints the most levels and the longest time that it takes. A level is saturated, and fails, if the number of requests in flight keeps growing.
+
+A level that this machine could not send as planned is not measured: it neither meets nor misses the goals, and a search that \
+ends there exits with status 3.
 
 Every level has its own prompt text, so the server's cache holds none of it. With --versus, each level is sent to two \
-targets in the order A B B A, and the report compares them.
+targets in the order A B B A A B, and the sweep ends with the verdict of `streamgauge compare` and a winner, or none.
 
 DIR gets sweep.json and a folder for each run. Start a stopped sweep again to resume it; runs that were not valid are \
 repeated. `streamgauge report DIR` prints the result at any time.
@@ -106,13 +107,28 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_positive_duration, requires = "find_max", help_heading = "Levels")]
     sustain: Gap,
 
-    /// Read levels from a YAML list; keys are `name`, `hypothesis`, `cache: cold|warm`, and flags of `load`
+    /// Read levels from a YAML list; keys are `name`, `hypothesis`, `expect`, `baseline`, `cache: cold|warm`, and flags of `load`
+    ///
+    /// `expect` is a condition on the row (`ttft.p95<=1s`) or on its change from the row with `baseline: true`
+    /// (`ttft.p95 < baseline + 10%`). The report has the verdict, and `report --markdown` a decision record.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rates", "concurrencies"], help_heading = "Levels")]
     matrix: Option<PathBuf>,
 
-    /// Send every level to this second target too, in the order A B B A
+    /// Send every level to this second target too, in the order A B B A A B, and compare the two
     #[arg(long, value_name = "URL", help_heading = "Levels")]
     versus: Option<String>,
+
+    /// Runs of each level and target with --versus [default: 3]
+    #[arg(long, value_name = "N", value_parser = parse_count_up_to(MAX_ROUNDS), help_heading = "Levels")]
+    rounds: Option<u32>,
+
+    /// Wait this long between the runs of --versus, so that the servers come to rest
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration, help_heading = "Levels")]
+    pause: Gap,
+
+    /// Run all listed levels; without it a sweep of --rates or --concurrencies ends after the second one that misses the SLO
+    #[arg(long, help_heading = "Levels")]
+    all: bool,
 
     /// Exit with status 1 unless every level has this goodput, e.g. 'goodput>=95%'
     #[arg(long, value_name = "CONDITIONS", value_parser = conditions, help_heading = "Evaluation")]
@@ -120,6 +136,16 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     line: LevelArgs,
+}
+
+/// Guards against typing errors: twenty runs of each side decide what can be decided.
+const MAX_ROUNDS: u32 = 20;
+const DEFAULT_ROUNDS: u32 = 3;
+
+impl Args {
+    fn rounds(&self) -> u32 {
+        self.rounds.unwrap_or(DEFAULT_ROUNDS)
+    }
 }
 
 /// Runs what is not done yet, and tells what all came to.
@@ -132,7 +158,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     // Every line is read before anything is sent.
     let lines = outline
-        .listed_runs()
+        .listed_runs(args.rounds())
         .into_iter()
         .chain(outline.goals.iter().map(|(_, search)| outline.search_run(search.start, 1, true)));
     for wish in lines {
@@ -151,168 +177,39 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let stop = runtime.block_on(async { StopSignals::new() }).context("cannot wait for signals")?;
     let mut sweeping = SweepRunner { args, outline: &outline, file, runtime, stop };
     let ended = match &outline.goals {
-        Some((goals, search)) => sweeping.search(goals, search)?,
+        Some((goals, search)) => {
+            if sweeping.file.answer.is_none() {
+                forecast(args, &outline, goals, search).iter().for_each(|line| eprint_line(line));
+            }
+            sweeping.search(goals, search)?
+        }
         None => sweeping.run_listed()?,
     };
     print_result(args, &outline, sweeping.file, ended)
 }
 
-/// Why no more is run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SweepStop {
-    /// All is done.
-    Done,
-    /// Somebody asked to stop.
-    Stopped,
-    /// A run could not be made; the exit code.
-    Failed(u8),
-}
-
-/// A sweep that goes on.
-struct SweepRunner<'a> {
-    args: &'a Args,
-    outline: &'a SweepPlan,
-    file: SweepFile,
-    runtime: Runtime,
-    stop: StopSignals,
-}
-
-impl SweepRunner<'_> {
-    /// Runs every level that is listed.
-    fn run_listed(&mut self) -> anyhow::Result<SweepStop> {
-        let wishes = self.outline.listed_runs();
-        for (at, wish) in wishes.iter().enumerate() {
-            let place = format!("{} of {}", at + 1, wishes.len());
-            if let Err(over) = self.run_once(wish, &place)? {
-                return Ok(over);
-            }
-        }
-        Ok(SweepStop::Done)
-    }
-
-    /// Runs what the search asks for.
-    fn search(&mut self, goals: &Criteria, search: &MaxLoadSearch) -> anyhow::Result<SweepStop> {
-        let mut trials: Vec<LevelTrial> = Vec::new();
-        let mut answered = 0.0;
-        loop {
-            let (level, sustained) = match search.next(&trials) {
-                SearchStep::Measure(level) => (level, false),
-                SearchStep::Sustain(level) => (level, true),
-                SearchStep::End(found) => {
-                    if found.met.is_none() && !trials.iter().any(|trial| trial.valid) {
-                        crate::cli::terminal::eprint_line("error: no run is valid, so nothing is known of the server");
-                        return Ok(SweepStop::Failed(EXIT_INVALID_RUN));
-                    }
-                    self.file.answer =
-                        Some(SearchOutcome { met: found.met, missed: found.missed, sure: found.confident });
-                    self.file.write(&self.args.out).context("cannot write sweep.json")?;
-                    return Ok(SweepStop::Done);
-                }
-            };
-            let pass = trials.iter().filter(|trial| trial.level == level).count() as u32 + 1;
-            let wish = self.outline.search_run(level, pass, sustained);
-            let place = if sustained {
-                "the answer so far, for longer".to_owned()
-            } else {
-                format!("try {}", trials.len() + 1)
-            };
-            let mut measured = match self.run_once(&wish, &place)? {
-                Ok(measured) => measured,
-                Err(over) => return Ok(over),
-            };
-            let seen = measured.goal_results(goals);
-            let silent = measured.successes_per_second() == 0.0;
-            // A server that answers nobody, and did at a lower level, is asked for too much.
-            let drowned = silent && answered > 0.0 && level > answered;
-            if !drowned && (silent || seen.iter().any(|seen| seen.of == 0.0)) {
-                crate::cli::terminal::eprint_line(
-                    "error: no request can be judged: none was answered in full, or no objective is for them",
-                );
-                return Ok(SweepStop::Failed(EXIT_INVALID_RUN));
-            }
-            if !silent {
-                answered = level.max(answered);
-            }
-            let saturated = drowned || measured.growth.is_some();
-            let valid = drowned || measured.not_valid().is_empty();
-            trials.push(LevelTrial { level, seen, saturated, valid, sustained });
-        }
-    }
-
-    /// One run, if it is not done yet.
-    fn run_once(&mut self, wish: &RunSpec, place: &str) -> anyhow::Result<Result<LevelResult, SweepStop>> {
-        let run = self.outline.run_entry(wish);
-        let folder = self.args.out.join(&run.folder);
-        if self.file.runs.iter().any(|done| done.digest == run.digest) {
-            return Ok(Ok(read_run(&folder, &[])?));
-        }
-        // What a run leaves that did not end: this folder is the sweep's own.
-        if folder.exists() {
-            fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
-        }
-        crate::cli::terminal::eprint_line(&format!("{} ({place})", run.folder.trim_start_matches("runs/")));
-        if let Some(over) = self.send(&self.outline.level_flags(&run, &self.args.out), wish)? {
-            return Ok(Err(over));
-        }
-        // Without it the next start would not know the run, and a report not its warm-up.
-        anyhow::ensure!(folder.join(RUN_FILE).is_file(), "the sweep ends: {} has no {RUN_FILE}", folder.display());
-        self.file.runs.push(run);
-        self.file.write(&self.args.out).context("cannot write sweep.json")?;
-        let measured = read_run(&folder, &[])?;
-        let grown = measured.growth.map_or(String::new(), |growth| {
-            format!(": saturated, {:.2} requests more in flight each second", growth.per_second)
-        });
-        crate::cli::terminal::eprint_line(&format!(
-            "{}: {:.2} requests/s{grown}",
-            wish.level.name,
-            measured.successes_per_second()
-        ));
-        Ok(Ok(measured))
-    }
-
-    /// Sends what a command line asks for; what it gives back ends the sweep.
-    fn send(&mut self, flags: &FlagValues, wish: &RunSpec) -> anyhow::Result<Option<SweepStop>> {
-        let typed = self.outline.parse_level(flags, &wish.level).map_err(anyhow::Error::msg)?;
-        let (ready, waiting) = oneshot::channel();
-        // Apart, for it may wait long for a server: who is asked to stop leaves it behind.
-        let prepare = move || ready.send((typed.prepare(), typed)).is_ok();
-        thread::Builder::new().name("prepare".to_owned()).spawn(prepare).context("cannot start a thread")?;
-        let waited = self.runtime.block_on(async {
-            tokio::select! {
-                prepared = waiting => Some(prepared),
-                () = self.stop.wait() => None,
-            }
-        });
-        let Some(prepared) = waited else { return Ok(Some(SweepStop::Stopped)) };
-        let (prepared, typed) = prepared.context("the preparation of a run has panicked")?;
-        let prepared = match prepared {
-            Ok(prepared) => prepared,
-            Err(refused) => {
-                let (said, code) = refused.message_and_exit_code();
-                crate::cli::terminal::eprint_line(&said);
-                return Ok(Some(SweepStop::Failed(code)));
-            }
-        };
-        let sent = self.runtime.block_on(execute(typed.sending(), prepared, &mut self.stop))?;
-        sent.print_invalid();
-        Ok(sent.ended.stopped.then_some(SweepStop::Stopped))
-    }
+/// What the search will take.
+fn forecast(args: &Args, outline: &SweepPlan, goals: &Criteria, search: &MaxLoadSearch) -> Vec<String> {
+    let first = outline.search_run(search.start, 1, false);
+    let by = outline.plan.search.as_ref().map_or(LoadAxis::Rate, |sought| sought.by);
+    let (run_s, requests) = (outline.run_seconds(&first), outline.requests(&first));
+    SearchForecast { search, goals, by, run_s, requests, sustain_s: args.sustain.as_secs() }.lines()
 }
 
 /// Tells what all runs came to.
 fn print_result(args: &Args, outline: &SweepPlan, file: SweepFile, ended: SweepStop) -> anyhow::Result<ExitCode> {
     let (answer, nothing) = (file.answer, file.runs.is_empty());
     let sweep = Sweep::read(&args.out, file, &SweepReportOptions::default().with_default_percentiles())?;
-    let printed =
-        crate::cli::terminal::print(&if args.json { sweep.json() } else { render(&sweep, text_layout(false)) })?;
+    let printed = print(&if args.json { sweep.json() } else { render(&sweep, text_layout(false)) })?;
     if ended == SweepStop::Stopped {
-        crate::cli::terminal::eprint_line("stopped: start it again to go on");
+        eprint_line("stopped: start it again to go on");
     }
     let missed = min_goodput(&args.fail_if)?.is_some_and(|least| sweep.is_below(least));
     Ok(match (ended, &outline.goals, answer) {
         (SweepStop::Failed(code), ..) => ExitCode::from(code),
         (SweepStop::Stopped, Some(_), None) => ExitCode::from(EXIT_INVALID_RUN),
         (SweepStop::Stopped, ..) if nothing => ExitCode::from(EXIT_INVALID_RUN),
+        (_, Some(_), Some(SearchOutcome { not_measured: Some(_), .. })) => ExitCode::from(EXIT_INVALID_RUN),
         (_, Some(_), Some(SearchOutcome { met: None, .. })) => ExitCode::from(EXIT_SLO_MISSED),
         (_, None, _) if !sweep.is_valid() => ExitCode::from(EXIT_INVALID_RUN),
         _ if missed => ExitCode::from(EXIT_SLO_MISSED),

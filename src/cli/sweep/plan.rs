@@ -9,7 +9,9 @@ use super::level_args::{DEFAULT_DURATION, LevelCommand};
 use super::matrix;
 use crate::cli::runner::flags::split_model;
 use crate::cli::trace_input::{digest, ensure_rereadable};
+use crate::cli::values::parse_duration;
 use crate::measure::slo::criteria::Criteria;
+use crate::measure::time::Gap;
 use crate::replay::plan::max_load_search::MaxLoadSearch;
 use crate::replay::sender::target::TargetUrl;
 use crate::report::source::SourceReader;
@@ -95,6 +97,9 @@ impl SweepPlan {
             most: search.max_level,
             sustain: humantime::format_duration(args.sustain.into()).to_string(),
         });
+        if args.versus.is_none() && (args.rounds.is_some() || args.pause != Gap::ZERO) {
+            return Err("--rounds and --pause are for --versus".to_owned());
+        }
         let plan = SweepSpec {
             verb: if trace.is_some() { "replay" } else { "load" }.to_owned(),
             trace_digest: match &args.trace {
@@ -113,20 +118,42 @@ impl SweepPlan {
         Ok(Self { plan, goals, headers })
     }
 
-    /// All runs of the levels that are listed. Two targets take turns as A B B A, so that what drifts meets both alike.
-    pub(super) fn listed_runs(&self) -> Vec<RunSpec> {
+    /// All runs of the levels that are listed. Two targets take turns as A B B A A B, so that what drifts meets both alike.
+    pub(super) fn listed_runs(&self, rounds: u32) -> Vec<RunSpec> {
         let two = self.plan.targets.len() > 1;
-        let turns: &[(usize, u32)] = if two { &[(0, 1), (1, 1), (1, 2), (0, 2)] } else { &[(0, 1)] };
+        let turns: Vec<(usize, u32)> = match two {
+            false => vec![(0, 1)],
+            true => (1..=rounds)
+                .flat_map(|pass| [(usize::from(pass % 2 == 0), pass), (usize::from(pass % 2 == 1), pass)])
+                .collect(),
+        };
         let of = |level: &SweepLevel| {
             let level = level.clone();
-            turns.iter().map(move |(target, pass)| RunSpec {
+            turns.clone().into_iter().map(move |(target, pass)| RunSpec {
                 level: level.clone(),
-                target: *target,
-                pass: *pass,
+                target,
+                pass,
                 sustained: false,
             })
         };
         self.plan.levels.iter().flat_map(of).collect()
+    }
+
+    /// Seconds that a run sends for, if its flags say it.
+    pub(super) fn run_seconds(&self, run: &RunSpec) -> Option<f64> {
+        let flags = self.level_flags(&self.run_entry(run), Path::new(""));
+        let first = |flag: &str| flags.get(flag).and_then(|values| values.first());
+        let duration = first("duration").and_then(|text| parse_duration(text).ok()).map(Gap::as_secs);
+        let by_requests = self.requests(run).zip(run.level.rate).map(|(requests, rate)| requests as f64 / rate);
+        match (duration, by_requests) {
+            (Some(duration), Some(by_requests)) => Some(duration.min(by_requests)),
+            (duration, by_requests) => duration.or(by_requests.filter(|_| self.plan.trace.is_none())),
+        }
+    }
+
+    /// Requests that end a run, if its flags say it.
+    pub(super) fn requests(&self, run: &RunSpec) -> Option<u64> {
+        self.level_flags(&self.run_entry(run), Path::new("")).get("requests")?.first()?.parse().ok()
     }
 
     /// The run of a search.
@@ -226,6 +253,7 @@ impl SweepPlan {
                 runs: Vec::new(),
                 goodput: None,
                 answer: None,
+                ended_at: None,
             });
         };
         let plans = [&file.plan, &self.plan].map(|plan| serde_json::to_value(plan).unwrap_or_default());
@@ -239,9 +267,12 @@ impl SweepPlan {
         let is_void = |run: &SweepRun| {
             SourceReader::open(&folder.join(&run.folder)).is_ok_and(|opened| !opened.source.not_valid.is_empty())
         };
+        // A search that this machine ended goes on, maybe from another machine.
+        file.answer = file.answer.filter(|answer| answer.not_measured.is_none());
+        file.ended_at = None;
         match (&self.goals, file.answer) {
             (None, _) => file.runs.retain(|run| !is_void(run)),
-            (Some(_), None) => while file.runs.pop_if(|run| is_void(run)).is_some() {},
+            (Some(_), None) => file.runs.retain(|run| !is_void(run)),
             (Some(_), Some(_)) => {}
         }
         Ok(file)

@@ -3,7 +3,8 @@
 use super::notes;
 use crate::measure::time::Gap;
 use crate::report::ascii_plot::{bar, columns, table_cell, with_thousands};
-use crate::trace::info::{LengthSummary, PrefixCacheStats, TraceInfo};
+use crate::report::text::aligned;
+use crate::trace::info::{LengthSummary, PrefixCacheStats, TraceInfo, TraceWindow};
 use crate::trace_file::row::TraceHeader;
 
 /// What is written on.
@@ -31,6 +32,7 @@ pub(super) fn render(info: &TraceInfo, header: &TraceHeader, screen: &InfoScreen
         text += &format!("{name:<LABEL$}{value}\n");
     }
     text += &rate(info, screen);
+    text += &windows(info);
     text += &histograms(info, screen);
     for warning in &info.warnings {
         text += &format!("\nwarning: {}\n  advice: {}\n", warning.text(), warning.advice());
@@ -44,6 +46,7 @@ fn lines(info: &TraceInfo, header: &TraceHeader) -> Vec<(&'static str, String)> 
     lines.push(("span", format!("{}{rate}", span(info.span_s))));
     lines.extend(info.input.as_ref().map(|d| ("input tokens", distribution(d))));
     lines.extend(info.output.as_ref().map(|d| ("output tokens", distribution(d))));
+    lines.extend(info.total.as_ref().map(|d| ("input + output", distribution(d))));
     if let Some(b) = &info.burstiness {
         let of = |value: Option<f64>| value.map_or("unknown".to_owned(), |value| format!("{value:.2}"));
         lines.push(("burstiness", format!("CV of gaps {:.2}; a Poisson process has 1", b.gap_cv)));
@@ -56,6 +59,10 @@ fn lines(info: &TraceInfo, header: &TraceHeader) -> Vec<(&'static str, String)> 
     }
     lines.extend(notes::describe_blocks(&header).map(|blocks| ("prefixes", blocks)));
     lines.extend(info.reuse.iter().map(|cache| ("", reuse(cache))));
+    lines.extend(info.hit_percent.as_ref().filter(|_| !info.reuse.is_empty()).map(|d| {
+        let LengthSummary { p25, p50, p75, p90, .. } = *d;
+        ("", format!("of single requests: p25 {p25:.0} %, p50 {p50:.0} %, p75 {p75:.0} %, p90 {p90:.0} %"))
+    }));
     if let Some(sessions) = info.sessions {
         let about = if sessions.estimated { "about " } else { "" };
         let turns = sessions.requests as f64 / sessions.count.max(1) as f64;
@@ -84,11 +91,13 @@ fn lines(info: &TraceInfo, header: &TraceHeader) -> Vec<(&'static str, String)> 
 }
 
 fn distribution(d: &LengthSummary) -> String {
-    let LengthSummary { sum, mean, p50, p90, p99, max, .. } = *d;
+    let LengthSummary { sum, mean, p25, p50, p75, p90, p99, max, .. } = *d;
     format!(
-        "{} in all; mean {mean:.0}, p50 {}, p90 {}, p99 {}, max {}",
+        "{} in all; mean {mean:.0}, p25 {}, p50 {}, p75 {}, p90 {}, p99 {}, max {}",
         with_thousands(sum),
+        tenths(p25),
         tenths(p50),
+        tenths(p75),
         tenths(p90),
         tenths(p99),
         with_thousands(max)
@@ -144,6 +153,30 @@ fn rate(info: &TraceInfo, screen: &InfoScreen) -> String {
     text +=
         &format!("{:>width$} 0s{:>rest$}\n", "0", span(info.span_s), width = LABEL - 1, rest = drawn.saturating_sub(2));
     text
+}
+
+/// The table by window; a trace within one window has none.
+fn windows(info: &TraceInfo) -> String {
+    if info.windows.len() < 2 {
+        return String::new();
+    }
+    let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.0}"));
+    let row = |of: &TraceWindow| {
+        let hits = of.hit_rate.filter(|_| !info.reuse.is_empty());
+        let hits = hits.map_or("-".to_owned(), |share| format!("{:.1} %", share * 100.0));
+        let rate = format!("{:.3}", of.rate);
+        vec![
+            span(of.from_s as f64),
+            with_thousands(of.requests),
+            rate,
+            number(of.input_mean),
+            number(of.output_mean),
+            hits,
+        ]
+    };
+    let head = ["from", "requests", "req/s", "input mean", "output mean", "hit rate"].map(str::to_owned).to_vec();
+    let rows: Vec<Vec<String>> = std::iter::once(head).chain(info.windows.iter().map(row)).collect();
+    format!("\n{}", aligned(&rows))
 }
 
 /// Lengths: a line per power of two.

@@ -94,6 +94,11 @@ impl Criteria {
         })
     }
 
+    /// The largest share that a criterion requires.
+    pub fn max_share(&self) -> f64 {
+        self.list.iter().map(|goal| goal.share).fold(0.0, f64::max)
+    }
+
     /// Whether a criterion needs separately configured SLOs.
     pub fn need_slos(&self) -> bool {
         self.list.iter().any(|goal| goal.good == CriterionMetric::Goodput)
@@ -188,7 +193,15 @@ pub fn interval(good: f64, seen: f64) -> (f64, f64) {
     }
     let middle = (good + Z * Z / 2.0) / (seen + Z * Z);
     let half = Z / (seen + Z * Z) * (good * (seen - good) / seen + Z * Z / 4.0).sqrt();
-    ((middle - half).max(0.0), (middle + half).min(1.0))
+    // Rounding may leave the end of a share of 0 or 1 just inside.
+    let least = if good <= 0.0 { 0.0 } else { (middle - half).max(0.0) };
+    (least, if good >= seen { 1.0 } else { (middle + half).min(1.0) })
+}
+
+/// The fewest requests of which none misses that prove a share; `None` for all requests, which no number proves.
+pub fn min_requests(share: f64) -> Option<u64> {
+    // The lower end of the interval of n good requests of n is n ÷ (n + Z²).
+    (share < 1.0).then(|| (share * Z * Z / (1.0 - share)).ceil() as u64)
 }
 
 /// Verdict on whether at least `share` of all requests are good, given `good` of `seen`.
@@ -214,6 +227,19 @@ mod tests {
 
     fn goals(text: &str) -> Criteria {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_fewest_requests_that_prove_a_share_are_those_of_the_interval() {
+        assert_eq!([0.5, 0.95, 0.99, 0.999].map(min_requests), [4, 73, 381, 3_838].map(Some));
+        assert_eq!(min_requests(1.0), None);
+        assert!((1..500).all(|seen| kept(seen.into(), seen.into(), 1.0) == CriterionVerdict::Open(true)));
+        for share in [0.5, 0.9, 0.95, 0.99, 0.999] {
+            let least = min_requests(share).unwrap() as f64;
+            assert_eq!(kept(least, least, share), CriterionVerdict::Yes, "{share}");
+            assert_eq!(kept(least - 1.0, least - 1.0, share), CriterionVerdict::Open(true), "{share}");
+        }
+        assert_eq!("ttft.p90<=1s goodput>=95%".parse::<Criteria>().unwrap().max_share(), 0.95);
     }
 
     #[test]

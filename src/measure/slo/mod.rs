@@ -181,6 +181,14 @@ impl Slo {
         self.objectives.iter().filter(move |o| of(o.metric)).map(|o| o.limit)
     }
 
+    /// Each objective as an SLO of its own, with the same filter. A name has a space, which no configured SLO has.
+    pub fn objectives(&self) -> impl Iterator<Item = Self> {
+        self.objectives.iter().map(|objective| {
+            let name = format!("{} {objective}", self.name);
+            Self { text: objective.to_string(), name, objectives: vec![*objective], ..self.clone() }
+        })
+    }
+
     fn is_for(&self, judged: &SloInput<'_>) -> bool {
         let fits = |pattern: &Option<String>, text: &str| pattern.as_deref().is_none_or(|p| glob(p, text));
         let fits_class =
@@ -214,6 +222,19 @@ impl fmt::Display for Slo {
     /// Writes the original text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
+    }
+}
+
+impl fmt::Display for Objective {
+    /// As an SLO has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.metric.name())?;
+        match self.metric {
+            Metric::Itl(1_000) => f.write_str(".max")?,
+            Metric::Itl(permille) => write!(f, ".p{}", f64::from(permille) / 10.0)?,
+            _ => {}
+        }
+        write!(f, "<={}", self.limit)
     }
 }
 
@@ -259,6 +280,17 @@ mod tests {
         assert_eq!(slo.target().ratio(), 0.999);
         assert_eq!("x: e2e<=1s".parse::<Slo>().unwrap().target(), SloTarget::DEFAULT);
         assert_eq!(slo.to_string().parse(), Ok(slo));
+    }
+
+    #[test]
+    fn each_objective_is_an_slo_of_its_own_under_the_same_filter() {
+        let slo: Slo = "fast[model=m]: ttft<=500ms itl.p99.9<=50ms itl.max<=1s exclude=failed".parse().unwrap();
+        let parts: Vec<Slo> = slo.objectives().collect();
+        let texts: Vec<String> = parts.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, ["ttft<=500ms", "itl.p99.9<=50.0ms", "itl.max<=1.00s"]);
+        assert!(parts.iter().all(|part| part.model.as_deref() == Some("m") && part.exclude_failed));
+        assert_eq!(parts[0].name(), "fast ttft<=500ms");
+        assert!(Slos::new([vec![slo], parts].concat()).is_ok());
     }
 
     #[test]

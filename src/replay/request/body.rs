@@ -6,6 +6,47 @@ use super::conversation::PastTurn;
 use super::media::Media;
 use crate::trace_file::row::{PartKind, RequestParams};
 
+/// Object of SGLang's requests for sampling parameters.
+pub(in crate::replay) const SGLANG_SAMPLING: &str = "sampling_params";
+
+/// Fields of requests that the user sets.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OwnFields {
+    /// Sampling parameters, in the object of the dialect.
+    pub sampling: Map<String, Value>,
+    /// Fields of the body.
+    pub body: Map<String, Value>,
+}
+
+/// Fields of prompts and streams, on which the measurement depends.
+const RESERVED_FIELDS: [&str; 8] =
+    ["contents", "input", "inputs", "messages", "prompt", "stream", "stream_options", "text"];
+
+impl OwnFields {
+    /// Sampling parameters, and fields of the body.
+    pub fn new(temperature: Option<f64>, top_p: Option<f64>, top_k: Option<u32>, body: Map<String, Value>) -> Self {
+        let mut sampling = Map::new();
+        insert_some(&mut sampling, "temperature", temperature);
+        insert_some(&mut sampling, "top_p", top_p);
+        insert_some(&mut sampling, "top_k", top_k);
+        Self { sampling, body }
+    }
+
+    /// Whether a field is the prompt's or the stream's, so that nobody else may set it.
+    pub fn is_reserved(field: &str) -> bool {
+        RESERVED_FIELDS.contains(&field)
+    }
+
+    pub(in crate::replay) fn insert(&self, body: &mut Map<String, Value>, sampling: &str) {
+        let place = match sampling {
+            "" => Some(&mut *body),
+            name => body.entry(name).or_insert_with(|| Map::new().into()).as_object_mut(),
+        };
+        place.into_iter().for_each(|place| place.extend(self.sampling.clone()));
+        body.extend(self.body.clone());
+    }
+}
+
 pub(in crate::replay) struct BodySpec<'a> {
     pub(in crate::replay) prompt: &'a str,
     /// The session's earlier turns.
@@ -186,7 +227,7 @@ pub(in crate::replay) fn sglang(body: &mut Map<String, Value>, ask: &BodySpec<'_
     insert_some(&mut sampling, "temperature", ask.params.temperature);
     body.remove("model");
     insert_some(body, "text", text(ask));
-    insert_some(body, "sampling_params", Some(sampling));
+    insert_some(body, SGLANG_SAMPLING, Some(sampling));
     insert_some(body, "return_logprob", ask.params.logprobs);
     insert_some(body, "stream", Some(ask.stream));
 }

@@ -3,7 +3,7 @@
 use super::client_abort::ClientAbort;
 use super::conversation::{ConversationHistory, ConversationTurn};
 use super::http_request::encode_http_request;
-use super::template::{DEFAULT_DIALECT, ExactOutput, RequestTemplate};
+use super::template::{DEFAULT_DIALECT, ExactOutput, OwnFields, RequestTemplate};
 use crate::measure::glob::glob;
 use crate::measure::record::RequestRecord;
 use crate::measure::text_collector::ReplyText;
@@ -14,7 +14,7 @@ use crate::stats::hash::mix;
 use crate::trace::prompt_text::PromptGenerator;
 use crate::trace::rng::{name_hash, uniform};
 use crate::trace_file::PROBE_HEADER;
-use crate::trace_file::row::RequestTargets;
+use crate::trace_file::row::{RequestTargets, TraceEntry};
 
 /// Longest prompt: 64 MiB of text, more than ten times the longest context that servers offer.
 const MAX_PROMPT_TOKENS: u64 = 16 << 20;
@@ -36,6 +36,7 @@ pub struct RequestEncoder {
     /// API key: never log or store it.
     key: Option<String>,
     cancel: Option<CancelPolicy>,
+    own: OwnFields,
     seed: u64,
 }
 
@@ -73,6 +74,7 @@ impl RequestEncoder {
             fields,
             key: None,
             cancel,
+            own: OwnFields::default(),
             seed,
         })
     }
@@ -83,10 +85,21 @@ impl RequestEncoder {
         self
     }
 
+    /// Adds fields to every body.
+    pub fn with_own_fields(mut self, own: OwnFields) -> Self {
+        self.own = own;
+        self
+    }
+
     /// Marks every request as a probe. Captures skip probes.
     pub fn for_probes(mut self) -> Self {
         self.fields.push((PROBE_HEADER.to_owned(), "1".to_owned()));
         self
+    }
+
+    /// Prompt tokens of a row, as the server counts them.
+    pub fn prompt_tokens(&self, entry: &TraceEntry) -> u64 {
+        self.content.tokens(entry)
     }
 
     /// The request template for a row.
@@ -203,8 +216,8 @@ impl RequestEncoder {
         let (target, exact) = &self.targets[target % self.targets.len()];
         let seed = mix(self.seed ^ mix(send.number) ^ 0x7069_7865_6c00);
         let body = match turn {
-            Some(turn) => form.body(&send.entry, turn.past_turns(), turn.prompt(), *exact, seed),
-            None => form.body(&send.entry, &[], &self.content.text(&send.row()), *exact, seed),
+            Some(turn) => form.body(&send.entry, turn.past_turns(), turn.prompt(), *exact, seed, &self.own),
+            None => form.body(&send.entry, &[], &self.content.text(&send.row()), *exact, seed, &self.own),
         };
         let own = form.fields(self.key.as_deref()).map(|(name, value)| (name.to_owned(), value));
         encode_http_request(target, form.path(), own.chain(self.fields.iter().cloned()), &body)

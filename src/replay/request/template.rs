@@ -8,9 +8,10 @@
 
 use serde_json::{Map, Value};
 
+pub use super::body::OwnFields;
 use super::body::{
-    BodySpec, anthropic_messages, insert_some, llamacpp, ollama_chat, ollama_generate, openai_chat, openai_completions,
-    openai_embeddings, openai_responses, sglang, tgi,
+    BodySpec, SGLANG_SAMPLING, anthropic_messages, insert_some, llamacpp, ollama_chat, ollama_generate, openai_chat,
+    openai_completions, openai_embeddings, openai_responses, sglang, tgi,
 };
 use super::conversation::PastTurn;
 use super::media::Media;
@@ -30,6 +31,8 @@ pub struct RequestTemplate {
     /// Whether earlier turns go into messages with roles, to which servers add tokens; otherwise all turns form one
     /// text.
     pub(in crate::replay) roles: bool,
+    /// Object of the body that holds the sampling parameters; empty for the body itself.
+    sampling: &'static str,
     /// Supported media.
     media: &'static [PartKind],
     /// Writes the prompt and the dialect's own fields into a body.
@@ -43,6 +46,7 @@ const DEFAULT_TEMPLATE: RequestTemplate = RequestTemplate {
     fields: &[],
     key: |key| ("authorization", format!("Bearer {key}")),
     roles: false,
+    sampling: "",
     media: &[],
     body: |_, _| (),
 };
@@ -83,21 +87,41 @@ static TEMPLATES: &[RequestTemplate] = &[
         fields: &[("anthropic-version", "2023-06-01")],
         key: |key| ("x-api-key", key.to_owned()),
         roles: true,
+        sampling: "",
         media: &[PartKind::Image],
         body: anthropic_messages,
     },
-    RequestTemplate { dialect: "tgi.stream", path: "/generate_stream", body: tgi, ..DEFAULT_TEMPLATE },
-    RequestTemplate { dialect: "sglang.generate", path: "/generate", body: sglang, ..DEFAULT_TEMPLATE },
+    RequestTemplate {
+        dialect: "tgi.stream",
+        path: "/generate_stream",
+        sampling: "parameters",
+        body: tgi,
+        ..DEFAULT_TEMPLATE
+    },
+    RequestTemplate {
+        dialect: "sglang.generate",
+        path: "/generate",
+        sampling: SGLANG_SAMPLING,
+        body: sglang,
+        ..DEFAULT_TEMPLATE
+    },
     RequestTemplate { dialect: "llamacpp.completion", path: "/completion", body: llamacpp, ..DEFAULT_TEMPLATE },
     RequestTemplate {
         dialect: "ollama.chat",
         path: "/api/chat",
         roles: true,
+        sampling: "options",
         media: &[PartKind::Image],
         body: ollama_chat,
         ..DEFAULT_TEMPLATE
     },
-    RequestTemplate { dialect: "ollama.generate", path: "/api/generate", body: ollama_generate, ..DEFAULT_TEMPLATE },
+    RequestTemplate {
+        dialect: "ollama.generate",
+        path: "/api/generate",
+        sampling: "options",
+        body: ollama_generate,
+        ..DEFAULT_TEMPLATE
+    },
 ];
 
 /// For rows that name no dialect.
@@ -175,8 +199,17 @@ impl RequestTemplate {
         self.media.contains(&kind)
     }
 
-    /// The JSON body of a row's request, with the earlier turns and this prompt. `seed` is for synthesized media.
-    pub fn body(&self, entry: &TraceEntry, said: &[PastTurn], prompt: &str, exact: bool, seed: u64) -> Vec<u8> {
+    /// The JSON body of a row's request, with the earlier turns and this prompt. `seed` is for synthesized media, and
+    /// `own` fields replace those of the template.
+    pub fn body(
+        &self,
+        entry: &TraceEntry,
+        said: &[PastTurn],
+        prompt: &str,
+        exact: bool,
+        seed: u64,
+        own: &OwnFields,
+    ) -> Vec<u8> {
         let taken = (0..).zip(&entry.prompt.parts).filter(|(_, part)| self.supports_media(part.kind));
         let media: Vec<Media> = taken.filter_map(|(place, part)| Media::synthesize(part, mix(seed ^ place))).collect();
         let ask = BodySpec {
@@ -192,6 +225,7 @@ impl RequestTemplate {
         let mut body = Map::new();
         insert_some(&mut body, "model", ask.model);
         (self.body)(&mut body, &ask);
+        own.insert(&mut body, self.sampling);
         // Serializing maps of strings and numbers cannot fail.
         serde_json::to_vec(&body).unwrap_or_default()
     }
@@ -225,7 +259,7 @@ mod tests {
 
     fn body(dialect: &str, entry: &TraceEntry, exact: bool) -> Value {
         let form = RequestTemplate::named(dialect).unwrap();
-        serde_json::from_slice(&form.body(entry, &[], " the and", exact, 0)).unwrap()
+        serde_json::from_slice(&form.body(entry, &[], " the and", exact, 0, &OwnFields::default())).unwrap()
     }
 
     #[test]
@@ -235,12 +269,31 @@ mod tests {
             assert!(dialect::for_path(form.path()).is_none_or(|found| found == dialect), "{}", form.path());
             let shape = RequestShape { dialect: Some(dialect), ..RequestShape::default() };
             let mut reader = ShapeReader::new(shape, b"");
-            reader.push(&form.body(&entry(), &[], " the and", true, 0));
+            reader.push(&form.body(&entry(), &[], " the and", true, 0, &OwnFields::default()));
             let shape = reader.take();
             let streams = !matches!(form.dialect, "openai.embeddings" | "tgi.stream");
             assert_eq!(shape.stream, streams.then_some(true), "{}", form.dialect);
             let limited = form.dialect != "openai.embeddings";
             assert_eq!(shape.max_tokens, limited.then_some(7), "{}", form.dialect);
+        }
+    }
+
+    #[test]
+    fn own_fields_go_where_the_dialect_has_its_sampling_parameters_and_replace_ours() {
+        let map = |value: Value| value.as_object().cloned().unwrap();
+        let own =
+            OwnFields { sampling: map(json!({"temperature": 0.7})), body: map(json!({"max_tokens": 3, "lora": "a"})) };
+        for (dialect, pointer) in [
+            ("openai.chat", "/temperature"),
+            ("tgi.stream", "/parameters/temperature"),
+            ("sglang.generate", "/sampling_params/temperature"),
+            ("ollama.chat", "/options/temperature"),
+            ("llamacpp.completion", "/temperature"),
+        ] {
+            let body = RequestTemplate::named(dialect).unwrap().body(&entry(), &[], " a", true, 0, &own);
+            let body: Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(body.pointer(pointer), Some(&json!(0.7)), "{dialect}: the row has 0.5");
+            assert_eq!((&body["lora"], &body["max_tokens"]), (&json!("a"), &json!(3)), "{dialect}");
         }
     }
 
@@ -279,7 +332,8 @@ mod tests {
     fn what_was_said_before_goes_in_messages_or_in_front() {
         let said = [PastTurn { user: " a".to_owned(), assistant: "B".to_owned() }];
         let body = |dialect: &str| {
-            let body = RequestTemplate::named(dialect).unwrap().body(&entry(), &said, " c", true, 0);
+            let body =
+                RequestTemplate::named(dialect).unwrap().body(&entry(), &said, " c", true, 0, &OwnFields::default());
             serde_json::from_slice::<Value>(&body).unwrap()
         };
         let messages = json!([{"role": "user", "content": " a"}, {"role": "assistant", "content": "B"},

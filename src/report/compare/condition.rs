@@ -5,14 +5,14 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-use super::figure::{PERCENTILES, metric_named};
+use super::figure::metric_named;
 use super::{ComparedFigure, FigureChange};
 use crate::stats::change::{Change, Verdict};
 use crate::stats::interval::NotEnoughData;
 
 const EXPECTED: &str = "expected a figure, > or <, and a change with its sign, as in `ttft.p99 > +5%` or \
                         `goodput < -2%`; figures: goodput, success_rate, output_tokens_per_second, and ttft, itl, tpot \
-                        and e2e with .p50, .p90 or .p99";
+                        and e2e with a percentile, as .p95";
 
 /// A change that fails the comparison, if the data supports it.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +42,14 @@ pub struct ChangeConditionResult {
 }
 
 impl ChangeCondition {
+    /// The figure that the condition reads beyond the family of every comparison.
+    pub(super) fn figure(&self) -> Option<ComparedFigure> {
+        match self.figure {
+            FigureName::Goodput => None,
+            FigureName::One(figure) => Some(figure),
+        }
+    }
+
     /// Evaluates the condition; of several SLOs, the worst decides. Without enough data, it is undecided.
     pub(super) fn evaluate(&self, changes: &[FigureChange]) -> ChangeConditionResult {
         let is_meant = |change: &&FigureChange| match self.figure {
@@ -99,7 +107,7 @@ impl FromStr for ChangeCondition {
                 let (metric, statistic) = name.split_once('.').ok_or_else(wrong)?;
                 let metric = metric_named(metric).ok_or_else(wrong)?;
                 let percent = statistic.strip_prefix('p').and_then(|percent| percent.parse().ok()).ok_or_else(wrong)?;
-                let known = PERCENTILES.contains(&percent);
+                let known = (0.0..=100.0).contains(&percent);
                 FigureName::One(Some(ComparedFigure::Percentile(metric, percent)).filter(|_| known).ok_or_else(wrong)?)
             }
         };
@@ -117,7 +125,7 @@ mod tests {
         let rise = read("ttft.p99 > +5%").unwrap();
         assert_eq!((rise.is_above, rise.limit), (true, 0.05));
         assert_eq!(read("goodput<-2%").unwrap().limit, -0.02);
-        for wrong in ["ttft.p99>5%", "ttft.p98>+5%", "ttft>+5%", "x.p50>+5%", "ttft.p99>+5", "", "goodput<-100%"] {
+        for wrong in ["ttft.p99>5%", "ttft.p101>+5%", "ttft>+5%", "x.p50>+5%", "ttft.p99>+5", "", "goodput<-100%"] {
             assert!(read(wrong).unwrap_err().starts_with("expected a figure"), "{wrong}");
         }
     }

@@ -3,7 +3,7 @@
 use super::super::confidence::{BOOTSTRAP_SEED, MetricEstimates, goodput, metric_slices};
 use super::super::metric::ReportMetric;
 use super::super::request_point::RequestPoint;
-use super::figure::{METRICS, PERCENTILES};
+use super::figure::METRICS;
 use super::{ComparedFigure, ComparedRun, ComparisonMethod, FigureChange};
 use crate::stats::bootstrap::BlockBootstrap;
 use crate::stats::change::Change;
@@ -42,7 +42,7 @@ pub(super) fn side(
     let offset = u64::from(!is_before && method != ComparisonMethod::PairedBootstrap) << 32;
     let bootstrap = BlockBootstrap::new(BOOTSTRAP_SEED + offset);
     let is_bootstrap = matches!(method, ComparisonMethod::Bootstrap | ComparisonMethod::PairedBootstrap);
-    let metrics = if is_bootstrap { metric_estimates(run, &bootstrap) } else { Vec::new() };
+    let metrics = if is_bootstrap { metric_estimates(run, figures, &bootstrap) } else { Vec::new() };
     let mut of = |figure: &ComparedFigure| SideFigure {
         values: value(*figure, run).into_iter().collect(),
         estimate: is_bootstrap.then(|| estimate(*figure, &run.fold.points, &metrics, &bootstrap)).flatten(),
@@ -75,11 +75,22 @@ pub(super) fn value(figure: ComparedFigure, run: &mut ComparedRun) -> Option<f64
 }
 
 /// All percentiles of a metric at once: they share its slices and its variance inflation.
-fn metric_estimates(run: &mut ComparedRun, bootstrap: &BlockBootstrap) -> Vec<(ReportMetric, MetricEstimates)> {
+fn metric_estimates(
+    run: &mut ComparedRun,
+    figures: &[ComparedFigure],
+    bootstrap: &BlockBootstrap,
+) -> Vec<(ReportMetric, MetricEstimates)> {
+    let percentile = |figure: &ComparedFigure| match figure {
+        ComparedFigure::Percentile(_, percent) => Some(*percent),
+        _ => None,
+    };
+    let mut percentiles: Vec<f64> = figures.iter().filter_map(percentile).collect();
+    percentiles.sort_by(f64::total_cmp);
+    percentiles.dedup();
     let gaps = std::mem::take(&mut run.fold.gaps).finish();
     let of = |metric| match metric {
-        ReportMetric::Itl => MetricEstimates::of(&gaps, &PERCENTILES, bootstrap),
-        metric => MetricEstimates::of(&metric_slices(&run.fold.points, metric), &PERCENTILES, bootstrap),
+        ReportMetric::Itl => MetricEstimates::of(&gaps, &percentiles, bootstrap),
+        metric => MetricEstimates::of(&metric_slices(&run.fold.points, metric), &percentiles, bootstrap),
     };
     METRICS.into_iter().filter_map(|metric| Some((metric, of(metric)?))).collect()
 }

@@ -11,8 +11,14 @@ const VERSION: u32 = 1;
 impl Comparison {
     /// Renders the comparison as one JSON object. A change of 0.05 is 5 % more; of a share, 5 points.
     pub fn json(&self) -> String {
+        // Numbers, names and string keys always serialize.
+        serde_json::to_string_pretty(&self.value()).unwrap_or_default() + "\n"
+    }
+
+    /// The comparison as JSON.
+    pub(super) fn value(&self) -> Value {
         let figures: Vec<Value> = self.figures.iter().map(figure).collect();
-        let object = json!({
+        json!({
             "streamgauge_comparison": VERSION,
             "before": self.before,
             "after": self.after,
@@ -24,9 +30,7 @@ impl Comparison {
             "factors": self.factors,
             "conditions": self.conditions,
             "groups": self.groups,
-        });
-        // Numbers, names and string keys always serialize.
-        serde_json::to_string_pretty(&object).unwrap_or_default() + "\n"
+        })
     }
 }
 

@@ -18,6 +18,7 @@ mod figure;
 mod group_change;
 pub mod history;
 mod json;
+pub mod levels;
 pub mod markdown;
 mod same_experiment;
 pub mod text;
@@ -64,6 +65,9 @@ impl ComparedRun {
         !self.source.run && self.source.tool.is_none()
     }
 }
+
+/// Default margin: a relative change, and difference of a share, that still counts as not worse.
+pub const DEFAULT_MARGIN: f64 = 0.05;
 
 /// Settings of a comparison.
 #[derive(Clone, Debug)]
@@ -171,7 +175,10 @@ impl Comparison {
             _ if !workload.same_plan && same_experiment::are_pairs(before, after) => ComparisonMethod::PairedRuns,
             _ => ComparisonMethod::Runs,
         };
-        let figures = ComparedFigure::family(&before[0].fold.settings.slos);
+        let mut figures = ComparedFigure::family(&before[0].fold.settings.slos);
+        for figure in settings.conditions.iter().filter_map(ChangeCondition::figure) {
+            figures.extend((!figures.contains(&figure)).then_some(figure));
+        }
         let slos = before[0].fold.settings.slos.clone();
         let side = |runs, is_before| estimates::side(runs, &figures, method, is_before);
         let (side_before, side_after) = (side(before, true), side(after, false));
@@ -196,6 +203,16 @@ impl Comparison {
             groups: group_change::groups(before, after),
             conditions,
         }
+    }
+
+    /// The change that a condition reads, with its interval, in words.
+    pub(super) fn condition_evidence(&self, condition: &ChangeCondition) -> String {
+        let figure = condition.figure();
+        let change = self.figures.iter().find(|change| match figure {
+            Some(figure) => change.figure == figure,
+            None => matches!(change.figure, ComparedFigure::Goodput(_)),
+        });
+        change.map_or_else(|| "no value".to_owned(), text::change_evidence)
     }
 
     /// Whether a condition fails the comparison. `undecided` is the result of a condition that the data does not decide.

@@ -47,7 +47,7 @@ pub(super) fn lines(comparison: &Comparison) -> Vec<(&'static str, String)> {
     lines
 }
 
-fn verdict_line(comparison: &Comparison) -> String {
+pub(super) fn verdict_line(comparison: &Comparison) -> String {
     let worse: Vec<&str> = comparison
         .figures
         .iter()
@@ -109,6 +109,18 @@ pub(super) fn figures(comparison: &Comparison) -> Vec<Vec<String>> {
     };
     let head = ["", "before", "after", "change", "95 % interval", "effect", "verdict"].map(str::to_owned).to_vec();
     std::iter::once(head).chain(comparison.figures.iter().map(row)).collect()
+}
+
+/// A change with its interval, in words.
+pub(super) fn change_evidence(change: &FigureChange) -> String {
+    let share = |of: f64| change_text(change.figure, of);
+    match &change.change {
+        Ok(known) => {
+            let Interval { low, high } = known.interval();
+            format!("{}, 95 % interval {} – {}", share(known.value()), share(low), share(high))
+        }
+        Err(missing) => format!("{}, without an interval: {missing}", share(change.point_change())),
+    }
 }
 
 /// The table of factors; `None` if no source reports any. The first row is the header.

@@ -6,66 +6,18 @@
 use serde::Serialize;
 
 use super::load_mix::LoadMix;
-use crate::measure::slo::Slos;
-use crate::measure::slo::criteria::{Criteria, CriterionVerdict, ObservedShare, kept};
+use crate::measure::slo::criteria::Criteria;
+use crate::measure::slo::{Slo, Slos};
 use crate::measure::time::Stamp;
 use crate::report::accumulate::{RequestStats, SloCounts};
 use crate::report::metric::ReportMetric;
 use crate::report::servers::{ServerSummary, Trend};
 use crate::report::sweep::LevelResult;
 use crate::report::sweep::level_result::goal_results;
+use crate::report::sweep::level_verdict::LevelVerdict;
 use crate::stats::length_histogram::LengthHistogram;
 use crate::stats::samples::Samples;
 use crate::trace_file::server_metrics::ServerMetric;
-
-/// Whether a level held the SLO. *Surely* means that the 95 % interval of its share of good requests does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LevelVerdict {
-    /// Surely held.
-    Held,
-    /// Held by the observed share; too few requests to be sure.
-    HeldUnsure,
-    /// Missed by the observed share; too few requests to be sure.
-    MissedUnsure,
-    /// Surely missed.
-    Missed,
-    /// The requests in flight kept growing, so the level misses any SLO in the end.
-    Saturated,
-}
-
-impl LevelVerdict {
-    /// Whether the level held the SLO.
-    pub const fn holds(self) -> bool {
-        matches!(self, Self::Held | Self::HeldUnsure)
-    }
-
-    /// Name for people.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Held => "held",
-            Self::HeldUnsure => "held, not sure",
-            Self::MissedUnsure => "missed, not sure",
-            Self::Missed => "missed",
-            Self::Saturated => "saturated",
-        }
-    }
-
-    /// `None` if no request can be judged.
-    fn of(observed: &[ObservedShare], is_saturated: bool) -> Option<Self> {
-        let verdicts = || observed.iter().map(|goal| kept(goal.good, goal.of, goal.share));
-        if observed.is_empty() || observed.iter().any(|goal| goal.of == 0.0) {
-            return None;
-        }
-        Some(match () {
-            () if is_saturated => Self::Saturated,
-            () if verdicts().any(|verdict| verdict == CriterionVerdict::No) => Self::Missed,
-            () if verdicts().all(|verdict| verdict == CriterionVerdict::Yes) => Self::Held,
-            () if verdicts().any(|verdict| verdict == CriterionVerdict::Open(false)) => Self::MissedUnsure,
-            () => Self::HeldUnsure,
-        })
-    }
-}
 
 /// One level of a sweep: its valid runs together.
 #[derive(Clone, Debug, Serialize)]
@@ -80,7 +32,7 @@ pub struct MeasuredLevel {
     pub requests: u64,
     /// Whether it held the SLO.
     pub verdict: LevelVerdict,
-    /// Share of requests that missed the SLO; of several SLOs, of the one with most. Absent if the SLO limits gaps only.
+    /// Share of requests that missed an SLO: of several, those that missed at least one. Absent if the SLO limits gaps only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub miss_share: Option<f64>,
     /// Output tokens of complete responses per second.
@@ -125,6 +77,8 @@ pub(super) struct LevelFold {
     is_saturated: bool,
     sustained: Option<LevelVerdict>,
     watts: Vec<f64>,
+    /// Requests that an SLO judges, and those of them that missed one.
+    judged: (u64, u64),
     later_turns: u64,
     left_out: Vec<String>,
 }
@@ -150,6 +104,13 @@ impl LevelFold {
         self.is_saturated |= run.growth.is_some();
         self.later_turns += run.points.iter().filter(|request| request.later_turn).count() as u64;
         self.watts.extend(watts(&run));
+        let counts = |slo: &Slo| goals.share_of(slo.name()).is_some();
+        let slos: Vec<usize> = run.slos.iter().enumerate().filter(|(_, slo)| counts(slo)).map(|(at, _)| at).collect();
+        for request in &run.points {
+            let verdicts = || slos.iter().filter_map(|slo| request.meets(*slo));
+            self.judged.0 += u64::from(verdicts().next().is_some());
+            self.judged.1 += u64::from(verdicts().any(|met| !met));
+        }
         self.slos = run.slos;
     }
 
@@ -184,7 +145,7 @@ impl LevelFold {
             .filter(|(slo, counts)| goals.share_of(slo.name()).is_some() && counts.counted > 0)
             .map(|(_, counts)| *counts)
             .collect();
-        let miss_share = judged.iter().map(|of| (of.counted - of.met) as f64 / of.counted as f64).reduce(f64::max);
+        let miss_share = (self.judged.0 > 0).then(|| self.judged.1 as f64 / self.judged.0 as f64);
         let good_tokens = judged.iter().map(|of| of.tokens).min();
         let samples = &mut self.figures.samples;
         let output_tokens_per_second = per_second(samples[ReportMetric::Output as usize].sum() as f64);

@@ -37,16 +37,24 @@ pub enum MeasuredSweepError {
     TwoTargets(String),
     /// Levels differ in more than their load.
     #[error(
-        "{sweep}: the levels {first} and {other} differ in more than their load; remedy: plan with a sweep of --rates or \
-         --find-max, or of one series of rows"
+        "{sweep}: its levels differ in more than their load; remedy: choose a series by one of its levels, with --series {}",
+        names.join(" or --series ")
     )]
     SeveralSeries {
         /// Folder.
         sweep: String,
-        /// Name of a level.
-        first: String,
-        /// Name of a level of another series.
-        other: String,
+        /// Name of the first level of each series.
+        names: Vec<String>,
+    },
+    /// The chosen level does not exist.
+    #[error("{sweep}: no run is of a level {name}; remedy: choose --series {}", names.join(" or --series "))]
+    UnknownSeries {
+        /// Folder.
+        sweep: String,
+        /// The name that was given.
+        name: String,
+        /// Name of the first level of each series.
+        names: Vec<String>,
     },
     /// Nothing to judge by.
     #[error("{0}: the sweep has no SLO; remedy: state with --slo what a good request is, e.g. 'chat: ttft<=500ms'")]
@@ -78,16 +86,21 @@ pub struct MeasuredSweep {
 }
 
 impl MeasuredSweep {
-    /// Reads the runs of a sweep. Without objectives, those of the sweep judge.
+    /// Reads the runs of a sweep. Without objectives, those of the sweep judge. `series` is a level of the series to read.
     ///
     /// # Errors
     /// Returns an error if a run cannot be read, or if the levels are not those of one replica.
-    pub fn read(folder: &Path, file: &SweepFile, objectives: &[PlanObjective]) -> Result<Self, MeasuredSweepError> {
+    pub fn read(
+        folder: &Path,
+        file: &SweepFile,
+        objectives: &[PlanObjective],
+        series: Option<&str>,
+    ) -> Result<Self, MeasuredSweepError> {
         let path = folder.display().to_string();
         if file.plan.targets.len() > 1 {
             return Err(MeasuredSweepError::TwoTargets(path));
         }
-        ensure_one_series(&path, file)?;
+        let file = &one_series(&path, file, series)?;
         let goals = goals(file, objectives).map_err(MeasuredSweepError::Objectives)?;
         let slos: Vec<Slo> = objectives.iter().flat_map(PlanObjective::slos).collect();
         let mut folds: Vec<(String, LevelFold)> = Vec::new();
@@ -123,7 +136,7 @@ impl MeasuredSweep {
         let is_run = |level: &SweepLevel| file.runs.iter().any(|run| run.level.name == level.name);
         let is_finished = match file.plan.search {
             Some(_) => file.answer.is_some(),
-            None => file.plan.levels.iter().all(is_run),
+            None => file.ended_at.is_some() || file.plan.levels.iter().all(is_run),
         };
         Ok(Self { path, goals: goals.to_string(), slos: shown, levels, left_out, is_closed_loop, is_finished, gpus })
     }
@@ -164,15 +177,33 @@ fn goals(file: &SweepFile, objectives: &[PlanObjective]) -> Result<Criteria, Str
     texts.join(" ").parse().map_err(|error: SloError| error.to_string())
 }
 
-fn ensure_one_series(path: &str, file: &SweepFile) -> Result<(), MeasuredSweepError> {
-    let Some((first, others)) = file.runs.split_first() else { return Ok(()) };
+/// The sweep with the levels of one series, which differ in their load only.
+fn one_series(path: &str, file: &SweepFile, chosen: Option<&str>) -> Result<SweepFile, MeasuredSweepError> {
     let series = |level: &SweepLevel| (level.cache, level.rate.is_some(), level.flags.clone());
-    let other = others.iter().find(|other| series(&other.level) != series(&first.level));
-    other.map_or(Ok(()), |other| {
-        Err(MeasuredSweepError::SeveralSeries {
-            sweep: path.to_owned(),
-            first: first.level.name.clone(),
-            other: other.level.name.clone(),
-        })
-    })
+    let mut names: Vec<(_, String)> = Vec::new();
+    for run in &file.runs {
+        if names.iter().all(|(of, _)| *of != series(&run.level)) {
+            names.push((series(&run.level), run.level.name.clone()));
+        }
+    }
+    let list = || names.iter().map(|(_, name)| name.clone()).collect::<Vec<_>>();
+    let of = match chosen {
+        Some(name) => match file.runs.iter().find(|run| run.level.name == name) {
+            Some(run) => Some(series(&run.level)),
+            None => {
+                let (sweep, name) = (path.to_owned(), name.to_owned());
+                return Err(MeasuredSweepError::UnknownSeries { sweep, name, names: list() });
+            }
+        },
+        None if names.len() > 1 => {
+            return Err(MeasuredSweepError::SeveralSeries { sweep: path.to_owned(), names: list() });
+        }
+        None => None,
+    };
+    let mut file = file.clone();
+    if let Some(of) = of {
+        file.runs.retain(|run| series(&run.level) == of);
+        file.plan.levels.retain(|level| series(level) == of);
+    }
+    Ok(file)
 }

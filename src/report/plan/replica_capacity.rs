@@ -7,7 +7,8 @@
 
 use serde::Serialize;
 
-use super::measured_level::{LevelVerdict, MeasuredLevel};
+use super::measured_level::MeasuredLevel;
+use crate::report::sweep::level_verdict::LevelVerdict;
 
 /// Capacity of one replica, in requests per second.
 #[derive(Clone, Debug, PartialEq, Serialize)]

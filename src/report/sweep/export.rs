@@ -4,7 +4,8 @@ use super::super::csv::{field, summary};
 use super::super::markdown::{bullet_list, escaped, pipe_table};
 use super::super::text::sentence;
 use super::Sweep;
-use super::text::{differences, lines, table, warning_text};
+use super::decision;
+use super::text::{lines, more_tables, table, warning_text};
 
 /// Renders CSV. The scope is `level=rate-4` or `level=rate-4;target=A`.
 pub fn csv(sweep: &Sweep) -> String {
@@ -24,26 +25,27 @@ pub fn csv(sweep: &Sweep) -> String {
         if let Some(meets) = point.meets {
             line("meets SLO", "1", u8::from(meets).to_string());
         }
+        if let Some(sure) = point.sure {
+            line("sure", "1", u8::from(sure).to_string());
+        }
         if let Some(growth) = point.growth {
             line("growth", "1/s", growth.per_second.to_string());
         }
+        line("measured", "1", u8::from(!point.not_measured).to_string());
         line("valid", "1", u8::from(point.not_valid.is_empty()).to_string());
         line("front", "1", u8::from(point.front).to_string());
         line("knee", "1", u8::from(point.knee).to_string());
         summary(&mut text, &scope, &point.summary);
     }
-    for of in &sweep.differences {
-        let scope = field(&format!("level={};B against A", of.level));
-        text += &format!("{scope},{},1,{},{}\n", of.metric, of.stat, of.change);
-    }
     text
 }
 
-/// Renders Markdown.
+/// Renders Markdown, with the decision record of a matrix.
 pub fn markdown(sweep: &Sweep) -> String {
     let mut text = bullet_list(lines(sweep));
     text += &pipe_table(&table(sweep));
-    text.extend(differences(sweep).map(|table| pipe_table(&table)));
+    text.extend(more_tables(sweep).iter().map(|table| pipe_table(table)));
+    text.extend(decision::record(sweep));
     for doubt in &sweep.warnings {
         let told = escaped(&sentence(&warning_text(doubt)));
         text += &format!("\n> **Warning:** {told} *Advice:* {}.\n", escaped(doubt.warning.advice));

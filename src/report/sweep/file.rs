@@ -12,16 +12,19 @@
 //! | `plan.levels[]` | listed levels: see below |
 //! | `plan.search` | or a search: `goals`, `by` (`rate`, `concurrency`), `start`, `most`, `sustain` |
 //! | `runs[]` | completed runs in order: `folder`, `level`, `target` (0 is A, 1 is B), `pass`, `sustained`, `seed`, `digest` |
-//! | `levels[]`, `level` | `name`, `hypothesis`, `cache` (`cold`, `warm`), `rate` or `concurrency`, own `flags` |
+//! | `levels[]`, `level` | `name`, `hypothesis`, `expect`, `baseline`, `cache` (`cold`, `warm`), `rate` or `concurrency`, own `flags` |
 //! | `goodput` | minimum goodput share of a listed level, if `--fail-if` set it |
-//! | `answer` | result of a finished search: `met`, `missed`, `sure` |
+//! | `answer` | result of a finished search: `met`, `missed`, `not_measured` (this machine could not send it), `low` and `high` (the highest level that surely meets the goals, the lowest that surely misses them), `sure` |
+//! | `ended_at` | the second listed level that missed, after which no more were run |
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+
+use crate::report::source::SourceReader;
 
 /// File name in the sweep's folder.
 pub const FILE: &str = "sweep.json";
@@ -44,6 +47,8 @@ pub struct SweepFile {
     pub goodput: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<SearchOutcome>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<String>,
 }
 
 /// Settings that decide every run.
@@ -105,6 +110,10 @@ pub struct SweepLevel {
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hypothesis: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expect: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub baseline: bool,
     #[serde(default, skip_serializing_if = "CacheState::is_cold")]
     pub cache: CacheState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -186,10 +195,25 @@ pub struct SearchOutcome {
     pub met: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_measured: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub low: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub high: Option<f64>,
     pub sure: bool,
 }
 
 impl SweepFile {
+    /// Folders of the valid runs of a level at a target, in the order of their passes.
+    pub fn level_runs(&self, folder: &Path, level: &str, target: usize) -> Vec<PathBuf> {
+        let of_level = |run: &&SweepRun| run.level.name == level && run.target == target && !run.sustained;
+        let mut runs: Vec<&SweepRun> = self.runs.iter().filter(of_level).collect();
+        runs.sort_by_key(|run| run.pass);
+        let folders = runs.into_iter().map(|run| folder.join(&run.folder));
+        folders.filter(|run| SourceReader::open(run).is_ok_and(|opened| opened.source.not_valid.is_empty())).collect()
+    }
+
     /// Reads the file from a folder; `None` if it does not exist.
     ///
     /// # Errors

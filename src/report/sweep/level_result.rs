@@ -33,6 +33,8 @@ pub struct LevelResult {
     pub(in crate::report) figures: RequestStats,
     pub(in crate::report) seconds: f64,
     pub(in crate::report) slos: Slos,
+    /// Each objective of the SLOs alone; its counts follow those of the SLOs.
+    pub(in crate::report) objectives: Vec<Slo>,
     pub(in crate::report) source: ReportSource,
     pub(in crate::report) points: Vec<RequestPoint>,
     /// Growth of the load, if it grew.
@@ -49,12 +51,15 @@ pub fn read_run(run: &Path, slos: &[Slo]) -> Result<LevelResult, SweepError> {
     let own = || opened.source.slos.iter().map(|text| text.parse()).collect::<Result<Vec<Slo>, _>>();
     let list = if slos.is_empty() { own().map_err(|error| wrong(error.to_string()))? } else { slos.to_vec() };
     let slos = Slos::new(list).map_err(wrong)?;
-    let mut fold = Accumulator::new(AccumulatorSettings { slos: slos.clone(), ..AccumulatorSettings::default() });
+    let objectives: Vec<Slo> = slos.iter().flat_map(Slo::objectives).collect();
+    let judged = slos.iter().cloned().chain(objectives.iter().cloned()).collect();
+    let judged = Slos::new(judged).map_err(wrong)?;
+    let mut fold = Accumulator::new(AccumulatorSettings { slos: judged, ..AccumulatorSettings::default() });
     let source = read(vec![opened], &mut fold)?.remove(0);
     let growth = request_growth(&fold.load_samples(), fold.warm_up.first_sent).filter(|_| !source.closed_loop);
     let (figures, points) = (fold.total, fold.points);
     let (first, last) = figures.window.unwrap_or_default();
-    Ok(LevelResult { figures, seconds: secs(last) - secs(first), slos, source, points, growth })
+    Ok(LevelResult { figures, seconds: secs(last) - secs(first), slos, objectives, source, points, growth })
 }
 
 impl LevelResult {

@@ -10,55 +10,77 @@
 //!
 //! A point combines all runs of a level at a target; in a search only the valid ones, if there are any. Values are
 //! pooled, and rates use the sum of the runs' times. A level *meets* the goals if every goal is met by its observed
-//! share. The load must also not have grown ([`super::saturation`]), and the load generator must have kept up.
-//! *Offered* is the requested load. Achieved rates count successes until the last end.
+//! share and the load did not grow ([`super::saturation`]). It is *sure* if the 95 % interval of the share decides, or if
+//! more than one short run grew. A level that this machine did not send as planned is *not measured*: it neither meets nor
+//! misses. *Offered* is the requested load. Achieved rates count successes until the last end.
 //!
 //! # Outstanding levels
 //!
-//! Levels of one series share a target and differ only in their load. Within a series [`pareto::pareto_front`] compares
-//! output tokens/s with the median user's tokens/s, without levels that grew or are invalid. [`pareto::knee`] compares
-//! successes/s with the mean E2E.
+//! Levels of one series share a target and differ only in their load. Levels of one workload send the same requests,
+//! however they are sent. Within a workload [`pareto::pareto_front`] compares output tokens/s with the median user's
+//! tokens/s; within a series [`pareto::knee`] compares successes/s with the mean E2E. Saturated levels and those that were
+//! not measured are never in the front or the knee. [`mod@operating_point`] selects the level to operate at.
 //!
 //! # JSON
 //! One object. `streamgauge_sweep_report` is the schema version. An absent key means unknown, never zero.
 //!
 //! | key | content |
 //! |---|---|
-//! | `path`, `plan`, `answer` | the folder, and the content of its `sweep.json` ([`mod@file`]) |
+//! | `path`, `plan`, `answer`, `ended_at` | the folder, and the content of its `sweep.json` ([`mod@file`]) |
 //! | `goals` | goals that levels are judged by |
-//! | `levels[]` | `level` ([`mod@file`]), `target` (`A` or `B`, if there are two), `runs`, `sustained`, `meets`, `growth` (`per_second`, `t`), `not_valid`, `front`, `knee`, and every key of a report from `requests` to `metrics` |
-//! | `differences[]` | of B from A: `level`, `metric`, `stat`, `a`, `b`, `change`, and `pairs`: the change in each pass |
+//! | `levels[]` | `level` ([`mod@file`]), `target` (`A` or `B`, if there are two), `runs`, `sustained`, `not_measured`, `meets`, `sure`, `verdict`, `objectives[]`, `growth` (`per_second`, `t`), `not_valid`, `front`, `knee`, `servers` (`kv_usage`, `gpu_utilization`, `preemptions`), `evicted_prefixes`, and every key of a report from `requests` to `metrics` |
+//! | `expectations[]` | of rows: `level`, `expect`, `verdict` (`confirmed`, `refuted`, `undecided`), `evidence` |
+//! | `objectives[]` | how far each objective holds alone: `objective`, `target`, `holds_to`, `missed_at`, `sure` |
+//! | `operating_points[]` | `kind` (`user`, `balanced`, `cost`, `peak`, `collapse`), `level`, `output_tokens_per_second`, `user_tokens_per_second` |
+//! | `cache_pairs[]` | warm against cold: `cold`, `warm`, `figures[]`, `evicted_prefixes` |
+//! | `loop_curves[]` | open and closed levels of one workload: `metric`, `points[]` |
+//! | `comparison` | of B against A: `winner`, and `levels[]` with the objects of `compare` |
 //! | `warnings[]` | `warning`, `text`, `advice`, `levels` |
 
-mod ab_diff;
+mod cache_pair;
+mod decision;
+pub mod expectation;
 mod export;
 pub mod file;
 pub(super) mod level_result;
+mod level_runs;
+mod level_summary;
+pub mod level_verdict;
+mod loop_curve;
+mod objective;
+mod operating_point;
 pub mod pareto;
+mod server_load;
 mod text;
 
 use std::path::Path;
 
 use serde::Serialize;
+use serde_json::Value;
 
-use super::accumulate::RequestStats;
-use super::metric::ReportMetric;
-use super::saturation::LoadGrowth;
-use super::source::ReportSource;
+use super::accumulate::AccumulatorSettings;
+use super::compare::levels::{LevelComparisons, LevelSides};
+use super::compare::{ComparisonSettings, DEFAULT_MARGIN};
 use super::warnings::{self, ReportWarning, WarningText};
 use super::{PERCENTILES, RequestSummary};
-use crate::measure::slo::criteria::{Criteria, ObservedShare};
+use crate::measure::slo::criteria::Criteria;
 use crate::measure::slo::{Slo, Slos};
-use ab_diff::{TargetDifference, differences};
+use cache_pair::{CachePair, cache_pairs};
+use expectation::{ExpectationResult, expectations};
 pub use export::{csv, markdown};
 use file::{SearchOutcome, SweepFile, SweepLevel, SweepSpec};
 pub use level_result::{LevelResult, SweepError, read_run};
+use level_runs::LevelRuns;
+use level_summary::{LevelSummary, mark_front_and_knee, mark_overloaded};
+use loop_curve::{LoopCurve, loop_curves};
+use objective::ObjectiveLimit;
+use operating_point::{OperatingPoint, operating_points};
 pub use text::render;
 
 /// Schema version of the JSON object.
 const VERSION: u32 = 1;
 /// Default minimum goodput of a level, as a share.
-pub(super) const DEFAULT_GOODPUT_GOAL: f64 = 0.95;
+pub const DEFAULT_GOODPUT_GOAL: f64 = 0.95;
 const TARGET_NAMES: [&str; 2] = ["A", "B"];
 
 /// Options for judging and showing a sweep.
@@ -88,34 +110,28 @@ pub struct Sweep {
     #[serde(skip_serializing_if = "Option::is_none")]
     answer: Option<SearchOutcome>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    ended_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     goals: Option<String>,
     levels: Vec<LevelSummary>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    differences: Vec<TargetDifference>,
+    expectations: Vec<ExpectationResult>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    objectives: Vec<ObjectiveLimit>,
+    operating_points: Vec<OperatingPoint>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    cache_pairs: Vec<CachePair>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    loop_curves: Vec<LoopCurve>,
+    /// Target B against target A.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    comparison: Option<Value>,
+    #[serde(skip)]
+    targets: Option<LevelComparisons>,
     warnings: Vec<LevelWarning>,
     /// Percentiles in tables.
     #[serde(skip)]
     percentiles: Vec<f64>,
-}
-
-/// Summary of one level at one target.
-#[derive(Debug, Serialize)]
-struct LevelSummary {
-    level: SweepLevel,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    target: Option<&'static str>,
-    runs: u32,
-    sustained: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    meets: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    growth: Option<LoadGrowth>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    not_valid: Vec<String>,
-    front: bool,
-    knee: bool,
-    #[serde(flatten)]
-    summary: RequestSummary,
 }
 
 /// A warning with the levels that it applies to.
@@ -126,47 +142,6 @@ struct LevelWarning {
     levels: Vec<String>,
 }
 
-/// All runs of a level at a target.
-struct LevelRuns {
-    level: SweepLevel,
-    target: usize,
-    sustained: bool,
-    runs: u32,
-    figures: RequestStats,
-    seconds: f64,
-    slos: Slos,
-    sources: Vec<ReportSource>,
-    growth: Option<LoadGrowth>,
-    /// Summary of each run.
-    run_summaries: Vec<RequestSummary>,
-}
-
-impl LevelRuns {
-    fn new(level: SweepLevel, target: usize, slos: Slos) -> Self {
-        Self {
-            level,
-            target,
-            sustained: false,
-            runs: 0,
-            figures: RequestStats::default(),
-            seconds: 0.0,
-            slos,
-            sources: Vec::new(),
-            growth: None,
-            run_summaries: Vec::new(),
-        }
-    }
-
-    fn is_valid(&self) -> bool {
-        self.sources.iter().all(|run| run.not_valid.is_empty())
-    }
-
-    fn reset(&mut self) {
-        let (level, slos) = (std::mem::take(&mut self.level), std::mem::take(&mut self.slos));
-        *self = Self::new(level, self.target, slos);
-    }
-}
-
 impl Sweep {
     /// Reads the runs listed in a sweep's file.
     ///
@@ -174,14 +149,16 @@ impl Sweep {
     /// Returns an error if a run cannot be read.
     pub fn read(folder: &Path, file: SweepFile, wanted: &SweepReportOptions) -> Result<Self, SweepError> {
         let percentiles = percentiles(&wanted.percentiles);
+        let targets = compare_targets(folder, &file, wanted)?;
+        let expectations = expectations(folder, &file, &comparison_slos(&file, wanted))?;
         let mut all: Vec<LevelRuns> = Vec::new();
         for run in file.runs {
-            let mut one = read_run(&folder.join(&run.folder), &wanted.slos)?;
-            let apart = RequestSummary::of(&mut one.figures, one.seconds, &one.slos, &percentiles);
+            let one = read_run(&folder.join(&run.folder), &wanted.slos)?;
             let same = |of: &LevelRuns| of.level.name == run.level.name && of.target == run.target;
             let at = all.iter().position(same).unwrap_or(all.len());
             if at == all.len() {
-                all.push(LevelRuns::new(run.level, run.target, std::mem::take(&mut one.slos)));
+                let prefix = shared_prefix(&file.plan, &run.level);
+                all.push(LevelRuns::new(run.level, run.target, prefix));
             }
             let together = &mut all[at];
             // A search repeats invalid runs. If a repetition succeeded, only the valid runs count.
@@ -192,61 +169,44 @@ impl Sweep {
                     _ => {}
                 }
             }
-            together.figures.merge(&one.figures);
-            together.seconds += one.seconds;
-            together.sustained |= run.sustained;
-            together.runs += 1;
-            together.sources.push(one.source);
-            together.growth = together.growth.or(one.growth);
-            together.run_summaries.push(apart);
+            together.add(one, run.sustained);
         }
         let least = wanted.min_goodput.or(file.goodput).unwrap_or(DEFAULT_GOODPUT_GOAL);
         let goals = goals(&file.plan, wanted, least, &all);
         all.sort_by(|a, b| {
             a.target.cmp(&b.target).then_with(|| load(&file.plan, &a.level).total_cmp(&load(&file.plan, &b.level)))
         });
-        let differences = differences(&all);
         let mut warnings = Vec::new();
-        let points = all.into_iter().map(|mut together| {
-            let seen =
-                goals.as_ref().map(|goals| level_result::goal_results(&mut together.figures, &together.slos, goals));
+        let two = file.plan.targets.len() > 1;
+        let summarize = |mut together: LevelRuns| {
             let summary = RequestSummary::of(&mut together.figures, together.seconds, &together.slos, &percentiles);
-            let doubts = warnings::collect(
-                &summary,
-                (&mut together.figures, &[]),
-                &together.sources,
-                (None, None),
-                &wanted.percentiles,
-            );
-            let doubts = doubts.into_iter().chain(together.growth.map(ReportWarning::Saturation));
+            let (doubts, growth) = (&wanted.percentiles, together.growth());
+            let doubts =
+                warnings::collect(&summary, (&mut together.figures, &[]), &together.sources, (None, None), doubts);
+            let doubts = doubts.into_iter().chain(growth.map(ReportWarning::Saturation));
             collect_warnings(&mut warnings, doubts, &together.level.name);
-            let not_valid: Vec<String> = together.sources.iter().flat_map(|run| run.not_valid.clone()).collect();
-            let kept = |seen: Vec<ObservedShare>| {
-                seen.iter().all(ObservedShare::is_currently_met) && together.growth.is_none() && not_valid.is_empty()
-            };
-            LevelSummary {
-                target: (file.plan.targets.len() > 1).then(|| TARGET_NAMES[together.target.min(1)]),
-                runs: together.runs,
-                sustained: together.sustained,
-                meets: seen.map(kept),
-                growth: together.growth,
-                front: false,
-                knee: false,
-                level: together.level,
-                not_valid,
-                summary,
-            }
-        });
-        let mut levels: Vec<LevelSummary> = points.collect();
+            let target = two.then(|| TARGET_NAMES[together.target.min(1)]);
+            LevelSummary::of(together, summary, goals.as_ref(), target)
+        };
+        let mut levels: Vec<LevelSummary> = all.into_iter().map(summarize).collect();
+        mark_overloaded(&mut levels, goals.is_some());
         mark_front_and_knee(&mut levels);
+        let goals = goals.map(|goals| goals.to_string());
         Ok(Self {
             streamgauge_sweep_report: VERSION,
             path: folder.display().to_string(),
             plan: file.plan,
             answer: file.answer,
-            goals: goals.map(|goals| goals.to_string()),
+            ended_at: file.ended_at,
+            expectations,
+            objectives: objective::limits(&levels),
+            operating_points: operating_points(&levels, goals.is_some()),
+            goals,
+            cache_pairs: cache_pairs(&levels),
+            loop_curves: loop_curves(&levels),
+            comparison: targets.as_ref().map(LevelComparisons::value),
+            targets,
             levels,
-            differences,
             warnings,
             percentiles: wanted.percentiles.clone(),
         })
@@ -292,54 +252,36 @@ fn load(plan: &SweepSpec, level: &SweepLevel) -> f64 {
     listed.map_or(level.load(), |at| at as f64)
 }
 
-/// Returns `true` if two levels differ only in their load.
-fn same_series(a: &LevelSummary, b: &LevelSummary) -> bool {
-    let of = |point: &LevelSummary| (point.target, point.level.cache, point.level.rate.is_some());
-    of(a) == of(b) && a.level.flags == b.level.flags
+/// Length of the prefix that the level's prompts share, if it is warm.
+fn shared_prefix(plan: &SweepSpec, level: &SweepLevel) -> Option<u64> {
+    let flags = level.flags.get("shared-prefix").or_else(|| plan.flags.get("shared-prefix"));
+    flags.filter(|_| level.cache == file::CacheState::Warm)?.first()?.parse().ok()
 }
 
-fn mark_front_and_knee(levels: &mut [LevelSummary]) {
-    for first in 0..levels.len() {
-        let series: Vec<usize> = (first..levels.len()).filter(|at| same_series(&levels[first], &levels[*at])).collect();
-        if (0..first).any(|before| same_series(&levels[before], &levels[first])) {
-            continue;
-        }
-        let sound = |at: &&usize| levels[**at].growth.is_none() && levels[**at].not_valid.is_empty();
-        let speed = |at: &usize| Some((*at, levels[*at].median(ReportMetric::UserRate)?));
-        let fast: Vec<(usize, f64)> = series.iter().filter(sound).filter_map(speed).collect();
-        let points: Vec<_> =
-            fast.iter().map(|(at, speed)| (levels[*at].summary.throughput.output_tokens, *speed)).collect();
-        let mut by_load = series;
-        by_load.sort_by(|a, b| levels[*a].level.load().total_cmp(&levels[*b].level.load()));
-        let power =
-            |at: &usize| (levels[*at].summary.throughput.requests, levels[*at].latency().unwrap_or(f64::INFINITY));
-        let knee = pareto::knee(&by_load.iter().map(power).collect::<Vec<_>>());
-        let best = pareto::pareto_front(&points);
-        fast.iter().zip(best).for_each(|((at, _), best)| levels[*at].front = best);
-        if let Some(knee) = knee {
-            levels[by_load[knee]].knee = true;
-        }
+/// Compares the passes of both targets, level by level.
+fn compare_targets(
+    folder: &Path,
+    file: &SweepFile,
+    wanted: &SweepReportOptions,
+) -> Result<Option<LevelComparisons>, SweepError> {
+    if file.plan.targets.len() < 2 {
+        return Ok(None);
     }
+    let sides = file.plan.levels.iter().map(|level| {
+        let [before, after] = [0, 1].map(|target| file.level_runs(folder, &level.name, target));
+        LevelSides { level: level.name.clone(), before, after }
+    });
+    let settings = ComparisonSettings { margin: DEFAULT_MARGIN, although_different: false, conditions: Vec::new() };
+    let slos = comparison_slos(file, wanted);
+    let of_run = || AccumulatorSettings { slos: slos.clone(), ..AccumulatorSettings::default() };
+    Ok(Some(LevelComparisons::read(sides.collect(), &settings, of_run)?))
 }
 
-impl LevelSummary {
-    fn percentile(&self, metric: ReportMetric, percent: f64) -> Option<f64> {
-        percentile_of(&self.summary, metric, percent)
-    }
-
-    fn median(&self, metric: ReportMetric) -> Option<f64> {
-        self.percentile(metric, 50.0)
-    }
-
-    /// Mean E2E from the planned moment, in milliseconds.
-    fn latency(&self) -> Option<f64> {
-        Some(self.summary.metric(ReportMetric::E2eFromPlanned)?.avg)
-    }
-}
-
-fn percentile_of(summary: &RequestSummary, metric: ReportMetric, percent: f64) -> Option<f64> {
-    let percentiles = &summary.metric(metric)?.percentiles;
-    percentiles.iter().find(|(of, _)| *of == percent).map(|(_, value)| *value)
+/// The SLOs given now, or those of the sweep.
+fn comparison_slos(file: &SweepFile, wanted: &SweepReportOptions) -> Slos {
+    let own = file.plan.flags.get("slo").into_iter().flatten().filter_map(|text| text.parse().ok());
+    let slos = if wanted.slos.is_empty() { own.collect() } else { wanted.slos.clone() };
+    Slos::new(slos).unwrap_or_default()
 }
 
 /// Merges a level's warnings into the list, so that each warning lists its levels.

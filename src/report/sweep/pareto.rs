@@ -7,14 +7,14 @@ pub fn pareto_front(points: &[(f64, f64)]) -> Vec<bool> {
     points.iter().map(|point| !points.iter().any(|other| beats(other, point))).collect()
 }
 
-/// Returns the knee of (throughput, latency) points ordered by load: the level with the greatest power, throughput ÷
-/// latency (Kleinrock, *Power and deterministic rules of thumb*, 1979). Below it, more load gains more throughput than
-/// it costs latency; above it, the reverse. `None` if that is the first or last level, because the knee may lie
-/// outside.
-pub fn knee(points: &[(f64, f64)]) -> Option<usize> {
-    let power = |at: &usize| points[*at].0 / points[*at].1;
-    let best = (0..points.len()).filter(|at| points[*at].1 > 0.0).max_by(|a, b| power(a).total_cmp(&power(b)))?;
-    (best > 0 && best + 1 < points.len()).then_some(best)
+/// Returns the knee of levels ordered by load: the one with the greatest power, throughput ÷ latency (Kleinrock, *Power
+/// and deterministic rules of thumb*, 1979). Below it, more load gains more throughput than it costs latency; above it,
+/// the reverse. A level without power, as a saturated one whose latency depends on the time of the level, is never the
+/// knee. `None` if that is the first or last level, because the knee may lie outside.
+pub fn knee(power: &[Option<f64>]) -> Option<usize> {
+    let known = (0..power.len()).filter_map(|at| Some((at, power[at]?)));
+    let (best, _) = known.max_by(|a, b| a.1.total_cmp(&b.1))?;
+    (best > 0 && best + 1 < power.len()).then_some(best)
 }
 
 #[cfg(test)]
@@ -35,9 +35,11 @@ mod tests {
     fn the_knee_is_where_throughput_divided_by_latency_is_greatest() {
         // M/M/1 queue with service rate 10: latency 1 ÷ (10 − rate), so power is rate × (10 − rate), with its maximum
         // at 5.
-        let queue: Vec<_> = [1.0, 3.0, 5.0, 7.0, 9.0].map(|rate| (rate, 1.0 / (10.0 - rate))).into();
+        let queue = [1.0, 3.0, 5.0, 7.0, 9.0].map(|rate: f64| Some(rate * (10.0 - rate)));
         assert_eq!(knee(&queue), Some(2));
         assert_eq!((knee(&queue[..3]), knee(&queue[2..])), (None, None), "it may lie beyond");
+        let saturated = [Some(9.0), Some(21.0), None, None];
+        assert_eq!(knee(&saturated), Some(1), "a saturated level above bounds it, and is never the knee");
         assert_eq!(knee(&[]), None);
     }
 }

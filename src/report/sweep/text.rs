@@ -1,10 +1,14 @@
 //! A sweep as text: one row per level, a line where the SLO ends, and a plot of latency against load.
 
-use super::super::ascii_plot::{format_value, needs_log_scale, replace_unprintable, scatter};
+use super::super::ascii_plot::{format_percent, format_value, needs_log_scale, replace_unprintable, scatter};
 use super::super::distribution::percentile_name;
 use super::super::metric::{MetricUnit, ReportMetric};
 use super::super::text::{TextLayout, aligned, named_lines};
-use super::{LevelSummary, LevelWarning, Sweep, TargetDifference, same_series};
+use super::expectation::ExpectationResult;
+use super::level_summary::{LevelSummary, same_series};
+use super::objective::ObjectiveLimit;
+use super::operating_point::OperatingPoint;
+use super::{LevelComparisons, LevelWarning, Sweep};
 
 /// Width of the label column.
 const LABEL: usize = 13;
@@ -21,7 +25,7 @@ pub fn render(sweep: &Sweep, screen: TextLayout) -> String {
         text += &format!("\n{}", with_slo_line(sweep, &aligned(&table), screen));
     }
     text += &latency_plot(sweep, screen);
-    if let Some(table) = differences(sweep) {
+    for table in more_tables(sweep) {
         text += &format!("\n{}", aligned(&table));
     }
     for doubt in &sweep.warnings {
@@ -68,6 +72,8 @@ pub(super) fn lines(sweep: &Sweep) -> Vec<(&'static str, String)> {
     }
     lines.extend(sweep.goals.as_ref().map(|goals| ("SLO", goals.clone())));
     lines.extend(search_outcome(sweep).map(|answer| ("answer", answer)));
+    lines.extend(list("expectation", sweep.expectations.iter().map(ExpectationResult::text)));
+    lines.extend(list("objectives", sweep.objectives.iter().map(ObjectiveLimit::text)));
     if sweep.levels.iter().any(|point| point.front) {
         lines.push((
             "Pareto front",
@@ -80,15 +86,29 @@ pub(super) fn lines(sweep: &Sweep) -> Vec<(&'static str, String)> {
             level_names(sweep, |point| point.knee) + ": the most requests/s for their mean E2E (power)",
         ));
     }
+    lines.extend(sweep.operating_points.iter().map(OperatingPoint::line));
+    if let Some(targets) = &sweep.targets {
+        lines.extend(list("B against A", targets.levels.iter().map(LevelComparisons::verdict_text)));
+        lines.push(("winner", targets.winner_text(SIDES)));
+    }
+    let not_measured: Vec<&LevelSummary> = sweep.levels.iter().filter(|level| level.not_measured).collect();
+    lines.extend(list(
+        "not measured",
+        not_measured.iter().map(|level| format!("{}: {}", level.name(), level.not_valid.join("; "))),
+    ));
+    if let Some(level) = &sweep.ended_at {
+        lines.push(("ended", format!("at {level}, the second level that missed; --all runs the rest")));
+    }
     lines
 }
 
+/// Lines of which only the first has the label.
+fn list(label: &'static str, lines: impl Iterator<Item = String>) -> impl Iterator<Item = (&'static str, String)> {
+    lines.enumerate().map(move |(at, line)| (if at == 0 { label } else { "" }, line))
+}
+
 fn level_names(sweep: &Sweep, which: fn(&LevelSummary) -> bool) -> String {
-    let of = |point: &LevelSummary| match point.target {
-        Some(target) => format!("{} ({target})", point.level.name),
-        None => point.level.name.clone(),
-    };
-    sweep.levels.iter().filter(|point| which(point)).map(of).collect::<Vec<_>>().join(", ")
+    sweep.levels.iter().filter(|point| which(point)).map(LevelSummary::name).collect::<Vec<_>>().join(", ")
 }
 
 /// Describes the result of a search.
@@ -109,16 +129,31 @@ fn search_outcome(sweep: &Sweep) -> Option<String> {
             _ => String::new(),
         }
     };
-    let missed = match answer.missed {
-        Some(missed) => format!("{} does not{}", sought.by.describe(missed), why(missed)),
-        None => "no more was allowed".to_owned(),
+    let above = match (answer.not_measured, answer.missed) {
+        (Some(level), _) => {
+            format!("this machine could not send {}, so more is not measured", sought.by.describe(level))
+        }
+        (None, Some(missed)) => format!("{} does not{}", sought.by.describe(missed), why(missed)),
+        (None, None) => "no more was allowed".to_owned(),
     };
-    let doubt = if answer.sure { "" } else { ", by what was seen: too few requests to be sure" };
+    let interval = match (answer.low, answer.high) {
+        (Some(low), Some(high)) => {
+            format!("; 95 % interval {} to {}", sought.by.describe(low), sought.by.describe(high))
+        }
+        (Some(low), None) => format!("; 95 % interval from {} on", sought.by.describe(low)),
+        (None, Some(high)) => format!("; 95 % interval up to {}", sought.by.describe(high)),
+        (None, None) => String::new(),
+    };
+    let sure = if answer.sure { "" } else { ", not sure" };
     Some(match answer.met {
-        Some(met) => format!("{} meets it, for {}{doubt}; {missed}", sought.by.describe(met), sought.sustain),
-        None => format!("no level meets it: even {missed}"),
+        Some(met) => format!("{} meets it, for {}{sure}; {above}{interval}", sought.by.describe(met), sought.sustain),
+        None if answer.missed.is_none() => above,
+        None => format!("no level meets it: even {above}"),
     })
 }
+
+/// Name and value of a column that only scraped servers have.
+type ServerColumn = (&'static str, fn(&LevelSummary) -> Option<f64>);
 
 /// Builds the table. The first row is the header.
 pub(super) fn table(sweep: &Sweep) -> Vec<Vec<String>> {
@@ -144,7 +179,12 @@ pub(super) fn table(sweep: &Sweep) -> Vec<Vec<String>> {
         let name = metric.label(false).trim_end_matches(" from planned");
         format!("{name} {}", percentile_name(*percent))
     }));
-    head.extend(["tok/s".to_owned(), "tok/s/user".into()]);
+    head.extend(["prompt tok/s".to_owned(), "tok/s".into(), "tok/s/user".into(), "failed".into()]);
+    let server_columns: [ServerColumn; 2] =
+        [("KV usage", |level| level.servers.kv_usage), ("GPU", |level| level.servers.gpu_utilization)];
+    let server_columns: Vec<_> =
+        server_columns.into_iter().filter(|(_, of)| points.iter().any(|point| of(point).is_some())).collect();
+    head.extend(server_columns.iter().map(|(name, _)| (*name).to_owned()));
     head.extend(slos.iter().map(|slo| (*slo).to_owned()));
     head.extend(sweep.goals.as_ref().map(|_| "SLO".to_owned()));
     head.push(String::new());
@@ -157,28 +197,39 @@ pub(super) fn table(sweep: &Sweep) -> Vec<Vec<String>> {
         row.extend(metrics.iter().map(|(metric, percent)| {
             point.percentile(*metric, *percent).map_or_else(dash, |of| format_value(of, MetricUnit::Time))
         }));
-        row.push(format_value(point.summary.throughput.output_tokens, MetricUnit::Rate));
+        let throughput = &point.summary.throughput;
+        row.extend([throughput.input_tokens, throughput.output_tokens].map(|of| format_value(of, MetricUnit::Rate)));
         row.push(point.median(ReportMetric::UserRate).map_or_else(dash, |of| format_value(of, MetricUnit::Rate)));
+        row.push(point.failed().to_string());
+        row.extend(server_columns.iter().map(|(_, of)| of(point).map_or_else(dash, format_percent)));
         let share = |slo: &&str| {
             let of = point.summary.goodput.iter().find(|of| of.slo == **slo)?;
             Some(format!("{:.1} %", of.share? * 100.0))
         };
         row.extend(slos.iter().map(|slo| share(slo).unwrap_or_else(dash)));
-        row.extend(sweep.goals.as_ref().map(|_| if point.meets == Some(true) { "met" } else { "missed" }.to_owned()));
+        row.extend(sweep.goals.as_ref().map(|_| slo_cell(point)));
         row.push(marks(point));
         row
     };
     std::iter::once(head).chain(points.iter().map(row)).collect()
 }
 
+fn slo_cell(point: &LevelSummary) -> String {
+    let word = match point.meets {
+        _ if point.not_measured => return "not measured".to_owned(),
+        Some(true) => "met",
+        Some(false) => "missed",
+        None => return "-".to_owned(),
+    };
+    if point.sure == Some(true) { word.to_owned() } else { format!("{word}, not sure") }
+}
+
 fn marks(point: &LevelSummary) -> String {
-    let failed = point.summary.requests - point.summary.outcomes.get("success").copied().unwrap_or(0);
     let marks = [
         point.front.then(|| "front".to_owned()),
         point.knee.then(|| "knee".to_owned()),
         point.sustained.then(|| "sustained".to_owned()),
         point.growth.map(|growth| format!("saturated +{:.2}/s", growth.per_second)),
-        (failed > 0).then(|| format!("{failed} failed")),
         (!point.not_valid.is_empty()).then(|| "not valid".to_owned()),
     ];
     marks.into_iter().flatten().collect::<Vec<_>>().join(", ")
@@ -256,19 +307,13 @@ fn latency_plot(sweep: &Sweep, screen: TextLayout) -> String {
     text + &format!("{:>LABEL$}0{end:>rest$}\n", "", rest = width.saturating_sub(1))
 }
 
-/// Builds the table that compares two targets.
-pub(super) fn differences(sweep: &Sweep) -> Option<Vec<Vec<String>>> {
-    let passes = sweep.differences.iter().map(|of| of.pairs.len()).max()?;
-    let mut head = vec!["B against A".to_owned(), String::new(), "A".into(), "B".into(), "change".into()];
-    head.extend((1..=passes).map(|pass| format!("pass {pass}")));
-    let percent = |change: &f64| format!("{:+.1} %", change * 100.0);
-    let row = |of: &TargetDifference| {
-        let metric = ReportMetric::ALL.into_iter().find(|metric| metric.key() == of.metric);
-        let (name, unit) = metric.map_or((of.metric, MetricUnit::Rate), |metric| (metric.label(true), metric.unit()));
-        let mut row = vec![of.level.clone(), format!("{name} {}", of.stat)];
-        row.extend([format_value(of.a, unit), format_value(of.b, unit), percent(&of.change)]);
-        row.extend((0..passes).map(|pass| of.pairs.get(pass).map_or("-".to_owned(), percent)));
-        row
-    };
-    Some(std::iter::once(head).chain(sweep.differences.iter().map(row)).collect())
+/// Names of the two targets in a comparison.
+const SIDES: [&str; 2] = ["A", "B"];
+
+/// The tables below the levels: warm against cold, open and closed loops, B against A.
+pub(super) fn more_tables(sweep: &Sweep) -> Vec<Vec<Vec<String>>> {
+    let pairs = sweep.cache_pairs.iter().map(|pair| pair.table());
+    let curves = sweep.loop_curves.iter().map(|curve| curve.table());
+    let compared = sweep.targets.iter().flat_map(|targets| &targets.levels);
+    pairs.chain(curves).chain(compared.map(|level| LevelComparisons::table(level, SIDES))).collect()
 }

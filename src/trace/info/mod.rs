@@ -3,6 +3,7 @@
 mod arrivals;
 mod cardinality;
 mod warnings;
+mod windows;
 
 use std::collections::BTreeMap;
 
@@ -24,6 +25,8 @@ pub use crate::stats::length_histogram::LengthSummary;
 pub use crate::stats::prefix_cache::{MAX_CACHE_BLOCKS, PrefixCacheStats};
 pub use arrivals::Burstiness;
 pub use warnings::{TraceWarning, absurd_rate};
+pub use windows::TraceWindow;
+use windows::WindowCollector;
 
 const MAX_MODELS: usize = 64;
 /// Maximum windows in the rate chart.
@@ -47,8 +50,15 @@ pub struct TraceInfo {
     pub input_estimated: u64,
     /// Output tokens (OSL).
     pub output: Option<LengthSummary>,
+    /// Prompt and output tokens of the requests that have both.
+    pub total: Option<LengthSummary>,
     /// Burstiness of arrivals.
     pub burstiness: Option<Burstiness>,
+    /// Share of cached tokens of single requests in the unlimited cache, in percent; absent without blocks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hit_percent: Option<LengthSummary>,
+    /// Requests, lengths and hits over time.
+    pub windows: Vec<TraceWindow>,
     /// Hit rates of simulated prefix caches.
     pub reuse: Vec<PrefixCacheStats>,
     /// Block size used for `reuse`, in the trace's unit; absent if the trace's own size fits.
@@ -92,6 +102,10 @@ pub struct InfoCollector {
     pub(super) arrivals: ArrivalStats,
     pub(super) input: LengthHistogram,
     pub(super) output: LengthHistogram,
+    total: LengthHistogram,
+    /// Hit shares of single requests, in percent.
+    hits: LengthHistogram,
+    windows: WindowCollector,
     reuse: Option<PrefixReuse>,
     sessions: CardinalityEstimator,
     session_requests: u64,
@@ -115,6 +129,9 @@ impl InfoCollector {
             arrivals: ArrivalStats::default(),
             input: LengthHistogram::default(),
             output: LengthHistogram::default(),
+            total: LengthHistogram::default(),
+            hits: LengthHistogram::default(),
+            windows: WindowCollector::default(),
             reuse,
             sessions: CardinalityEstimator::default(),
             session_requests: 0,
@@ -142,6 +159,9 @@ impl InfoCollector {
         }
         if let Some(tokens) = entry.output_tokens {
             self.output.take(tokens);
+            if let Some(input) = prompt_tokens(entry) {
+                self.total.take(input.saturating_add(tokens));
+            }
         }
         if let Some(session) = &entry.session {
             self.session_requests += 1;
@@ -161,11 +181,16 @@ impl InfoCollector {
         }
         let left = entry.outcome == Some(Outcome::Cancelled) || entry.is_aborted();
         self.info.aborted += u64::from(left || entry.abort_tokens.is_some());
-        self.add_blocks(entry, tokens);
+        let hit_share = self.add_blocks(entry, tokens);
+        if let Some(share) = hit_share {
+            self.hits.take((share * 100.0).round() as u64);
+        }
+        self.windows.add(entry.at, tokens, entry.output_tokens, hit_share);
     }
 
-    fn add_blocks(&mut self, entry: &TraceEntry, tokens: Option<u64>) {
-        let (Some(blocks), Some(reuse)) = (&self.header.blocks, &mut self.reuse) else { return };
+    /// Returns the share of cached tokens.
+    fn add_blocks(&mut self, entry: &TraceEntry, tokens: Option<u64>) -> Option<f64> {
+        let (Some(blocks), Some(reuse)) = (&self.header.blocks, &mut self.reuse) else { return None };
         let ids = entry.prompt.blocks.len() as u64;
         let length = match blocks.unit {
             // Servers also count the chat template, which the block ids may not cover.
@@ -191,7 +216,7 @@ impl InfoCollector {
             self.ids.extend(chained_ids(blocks, entry));
             &self.ids
         };
-        reuse.take(&PrefixLookup { ids, block: block_tokens(blocks), tokens });
+        Some(reuse.take(&PrefixLookup { ids, block: block_tokens(blocks), tokens }))
     }
 
     /// Returns the summary.
@@ -204,6 +229,9 @@ impl InfoCollector {
         (info.rate_window_s, info.rate_over_time) = self.arrivals.rate_windows(MAX_RATE_WINDOWS);
         (info.input, info.input_histogram) = (self.input.distribution(), self.input.histogram());
         (info.output, info.output_histogram) = (self.output.distribution(), self.output.histogram());
+        info.total = self.total.distribution();
+        info.hit_percent = self.hits.distribution();
+        info.windows = self.windows.finish(info.span_s);
         info.reuse = self.reuse.as_ref().map(PrefixReuse::caches).unwrap_or_default();
         info.sessions = (self.session_requests > 0).then(|| SessionCounts {
             count: self.sessions.count(),

@@ -7,6 +7,13 @@
 //! # The first request
 //! With random gaps a run starts at a random point of the process, and not at an arrival. So every interval has the
 //! expected number of requests; a start at an arrival would add one, or with bursts several.
+//!
+//! # The number of requests
+//! Where a load ends, random arrivals are conditioned on their number, n = rate × duration: a level of 32/s then sends
+//! 32/s, where free draws differ by 1 ÷ √n (18 % at 30 requests). Given their number, the arrivals of a Poisson process
+//! are n independent uniform times in order (Ross, *Stochastic Processes*, 1996, theorem 2.3.1). The gaps, the one that
+//! contains the start included, are scaled so that their sum is n; for exponential gaps this yields exactly those
+//! uniform order statistics, and gamma gaps become Dirichlet shares with the same stationary start.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,8 +26,8 @@ use serde_json::{Value, json};
 use crate::measure::time::Gap;
 use crate::trace::rng::rng;
 
-/// Separates these draws from the others of a load. Chosen among 60,000 numbers: with it the default seed's counts stay
-/// within 1.2 standard deviations of the expected value at every duration, so a short load without `--seed` is typical.
+/// Separates these draws from the others of a load. Chosen among 60,000 numbers: without a known end, the default seed's
+/// counts stay within 1.2 standard deviations of the expected value at every duration.
 const ARRIVALS_SEED_SALT: u64 = 49_451;
 
 /// Distribution of gaps.
@@ -57,12 +64,30 @@ impl ArrivalProcess {
 
     /// Draws the time from a run's start to its first request.
     fn first_gap(self, random: &mut Pcg64Mcg) -> f64 {
+        self.gap_at_start(random).0
+    }
+
+    /// Draws the gap that contains the run's start: its part after the start, and the one before if that is drawn with
+    /// it.
+    fn gap_at_start(self, random: &mut Pcg64Mcg) -> (f64, Option<f64>) {
         match self {
-            Self::Constant => 0.0,
-            Self::Poisson => self.next_gap(random),
+            Self::Constant => (0.0, None),
+            // The two parts are independent.
+            Self::Poisson => (self.next_gap(random), None),
             // A random time falls into a gap in proportion to its length, uniformly within it.
-            Self::Gamma(shape) => random.random::<f64>() * gamma(shape + 1.0, shape, random),
+            Self::Gamma(shape) => {
+                let part = random.random::<f64>();
+                let gap = gamma(shape + 1.0, shape, random);
+                (part * gap, Some((1.0 - part) * gap))
+            }
         }
+    }
+
+    /// Draws the sum of the gaps of `count` arrivals, the gap that contains the start included.
+    fn total_gap(self, count: u64, random: &mut Pcg64Mcg) -> f64 {
+        let (after, before) = self.gap_at_start(random);
+        let between: f64 = (1..count).map(|_| self.next_gap(random)).sum();
+        after + between + before.unwrap_or_else(|| self.next_gap(random))
     }
 }
 
@@ -121,6 +146,22 @@ impl Stages {
     }
 }
 
+impl Stages {
+    /// Requests expected in the first `seconds`; infinite without an end.
+    fn expected_requests(&self, seconds: f64) -> f64 {
+        let (mut start, mut sum) = (0.0, 0.0);
+        for stage in &self.0 {
+            let left = seconds - start;
+            if left < stage.length {
+                return sum + if left.is_finite() { stage.requests_until(left) } else { f64::INFINITY };
+            }
+            sum += stage.expected_requests();
+            start += stage.length;
+        }
+        sum
+    }
+}
+
 impl fmt::Display for Stages {
     /// As flags write it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -159,6 +200,12 @@ impl FromStr for Stage {
 }
 
 impl Stage {
+    fn requests_until(&self, seconds: f64) -> f64 {
+        let to =
+            if self.length.is_finite() { self.from + (self.to - self.from) * seconds / self.length } else { self.from };
+        (self.from + to) / 2.0 * seconds
+    }
+
     fn expected_requests(&self) -> f64 {
         // At rate 0 the product with an infinite length would be NaN.
         if self.from + self.to == 0.0 { 0.0 } else { (self.from + self.to) / 2.0 * self.length }
@@ -176,7 +223,16 @@ impl Stage {
     }
 }
 
-/// Arrival times since the run's start; endless if the last stage is.
+/// What ends a load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LoadEnd {
+    /// Number of arrivals.
+    pub(super) requests: Option<u64>,
+    /// Time since the start.
+    pub(super) duration: Option<Gap>,
+}
+
+/// Arrival times since the run's start; endless if neither the load nor its last stage ends.
 pub(super) struct ArrivalTimes {
     law: ArrivalProcess,
     stages: std::vec::IntoIter<Stage>,
@@ -186,16 +242,28 @@ pub(super) struct ArrivalTimes {
     /// Expected requests up to the next arrival, which is its time at rate 1.
     due: f64,
     number: u64,
+    /// Number of arrivals, if the load ends.
+    count: Option<u64>,
+    /// Converts drawn gaps so that `count` arrivals fill the load.
+    scale: f64,
+    /// End of the load.
+    end: Option<Gap>,
     random: Pcg64Mcg,
 }
 
 impl ArrivalTimes {
     /// Arrival times of a process, deterministic per seed.
-    pub(super) fn new(law: ArrivalProcess, stages: Stages, seed: u64) -> Self {
+    pub(super) fn new(law: ArrivalProcess, stages: Stages, end: LoadEnd, seed: u64) -> Self {
+        let expected = stages.expected_requests(end.duration.map_or(f64::INFINITY, Gap::as_secs));
+        let mass = end.requests.map_or(expected, |requests| expected.min(requests as f64));
+        // Evenly spaced arrivals keep their spacing, and end with the stages and the duration.
+        let count = (mass.is_finite() && law != ArrivalProcess::Constant).then(|| (mass.round() as u64).max(1));
+        let mut random = rng(seed ^ ARRIVALS_SEED_SALT);
+        let scale = count.map_or(1.0, |count| mass / law.total_gap(count, &mut random.clone()));
+        let due = law.first_gap(&mut random) * scale;
         let mut stages = stages.0.into_iter();
         let stage = stages.next();
-        let mut random = rng(seed ^ ARRIVALS_SEED_SALT);
-        Self { law, stages, stage, stage_start: (0.0, 0.0), due: law.first_gap(&mut random), number: 0, random }
+        Self { law, stages, stage, stage_start: (0.0, 0.0), due, number: 0, count, scale, end: end.duration, random }
     }
 }
 
@@ -203,9 +271,14 @@ impl Iterator for ArrivalTimes {
     type Item = Gap;
 
     fn next(&mut self) -> Option<Gap> {
+        if self.count == Some(self.number) {
+            return None;
+        }
         let stage = loop {
             let stage = self.stage?;
-            if self.due - self.stage_start.1 < stage.expected_requests() {
+            // Rounding may move the last of a known number of arrivals to the end.
+            let is_last_stage = self.stages.len() == 0 && self.count.is_some();
+            if self.due - self.stage_start.1 < stage.expected_requests() || is_last_stage {
                 break stage;
             }
             self.stage_start = (self.stage_start.0 + stage.length, self.stage_start.1 + stage.expected_requests());
@@ -216,9 +289,11 @@ impl Iterator for ArrivalTimes {
         self.due = match self.law {
             // Computed from the index, so that no error accumulates.
             ArrivalProcess::Constant => self.number as f64,
-            law => self.due + law.next_gap(&mut self.random),
+            law => self.due + law.next_gap(&mut self.random) * self.scale,
         };
-        Some(Gap::from_nanos((at * 1e9).round() as u64))
+        let at = Gap::from_nanos((at * 1e9).round() as u64);
+        let last = self.end.filter(|_| self.count.is_some()).map(|end| end.as_nanos().saturating_sub(1));
+        Some(last.map_or(at, |last| at.min(Gap::from_nanos(last))))
     }
 }
 
@@ -227,15 +302,19 @@ mod tests {
     use super::*;
 
     fn seconds(law: ArrivalProcess, stages: &str) -> Vec<f64> {
-        ArrivalTimes::new(law, stages.parse().unwrap(), 7).map(Gap::as_secs).collect()
+        ArrivalTimes::new(law, stages.parse().unwrap(), LoadEnd::default(), 7).map(Gap::as_secs).collect()
     }
 
     #[test]
     fn constant_is_constant() {
-        let times: Vec<u64> =
-            ArrivalTimes::new(ArrivalProcess::Constant, Stages::constant(3.0), 0).take(4).map(Gap::as_nanos).collect();
+        let times: Vec<u64> = ArrivalTimes::new(ArrivalProcess::Constant, Stages::constant(3.0), LoadEnd::default(), 0)
+            .take(4)
+            .map(Gap::as_nanos)
+            .collect();
         assert_eq!(times, [0, 333_333_333, 666_666_667, 1_000_000_000]);
-        let late = ArrivalTimes::new(ArrivalProcess::Constant, Stages::constant(3.0), 0).nth(3_000_000).unwrap();
+        let late = ArrivalTimes::new(ArrivalProcess::Constant, Stages::constant(3.0), LoadEnd::default(), 0)
+            .nth(3_000_000)
+            .unwrap();
         assert_eq!(late.as_nanos(), 1_000_000_000_000_000, "no error adds up");
     }
 
@@ -304,7 +383,7 @@ mod tests {
     fn counts(law: ArrivalProcess, until: f64) -> (f64, f64) {
         const SEEDS: u64 = 4_000;
         let count = |seed| {
-            let moments = ArrivalTimes::new(law, Stages::constant(1.0), seed);
+            let moments = ArrivalTimes::new(law, Stages::constant(1.0), LoadEnd::default(), seed);
             moments.take_while(|at| at.as_secs() < until).count() as f64
         };
         let counts: Vec<f64> = (0..SEEDS).map(count).collect();
@@ -338,9 +417,60 @@ mod tests {
     }
 
     #[test]
+    fn a_load_that_ends_sends_as_many_requests_as_its_rate_says() {
+        let ends = |requests, seconds: Option<u64>| LoadEnd {
+            requests,
+            duration: seconds.map(|seconds| Gap::from_millis(seconds * 1_000)),
+        };
+        let times = |law, stages: Stages, end, seed| ArrivalTimes::new(law, stages, end, seed).collect::<Vec<_>>();
+        for law in [ArrivalProcess::Poisson, ArrivalProcess::Gamma(0.25), ArrivalProcess::Gamma(4.0)] {
+            for seed in 0..200 {
+                let sent = times(law, Stages::constant(32.0), ends(None, Some(10)), seed);
+                assert_eq!((sent.len(), sent.is_sorted()), (320, true), "{law:?} {seed}");
+                assert!(sent[319] < Gap::from_millis(10_000), "{law:?} {seed}");
+                // The last of 20 requests comes within 20 ÷ rate.
+                let sent = times(law, Stages::constant(4.0), ends(Some(20), Some(60)), seed);
+                assert!(sent.len() == 20 && sent[19] <= Gap::from_millis(5_000), "{law:?} {seed}");
+            }
+            let ramp = times(law, "0..20@10s".parse().unwrap(), ends(None, None), 1);
+            assert_eq!(ramp.len(), 100, "{law:?}");
+            let half = times(law, "0..20@10s,7@1h".parse().unwrap(), ends(None, Some(5)), 1);
+            assert_eq!(half.len(), 25, "the integral of 2t up to 5");
+            assert_eq!(times(law, Stages::constant(0.01), ends(None, Some(1)), 1).len(), 1, "one at least");
+        }
+    }
+
+    /// Of n uniform times, the first is above t with (1 − t)ⁿ, and the median of five is a beta variable.
+    #[test]
+    fn poisson_arrivals_of_a_known_number_are_uniform_times_in_order() {
+        let end = LoadEnd { requests: None, duration: Some(Gap::from_millis(1_000)) };
+        let sent = |law, seed| -> Vec<f64> {
+            ArrivalTimes::new(law, Stages::constant(5.0), end, seed).map(Gap::as_secs).collect()
+        };
+        let nth = |law, at: usize| (0..4_000).map(|seed| sent(law, seed)[at]).collect::<Vec<f64>>();
+        let median = |t: f64| t.powi(3) * (10.0 - 15.0 * t + 6.0 * t * t);
+        for law in [ArrivalProcess::Poisson, ArrivalProcess::Gamma(1.0)] {
+            let off = [
+                distance(nth(law, 0), |t| 1.0 - (1.0 - t).powi(5)),
+                distance(nth(law, 2), median),
+                distance(nth(law, 4), |t| t.powi(5)),
+            ];
+            assert!(off.iter().all(|off| *off < bound(4_000)), "{law:?}: {off:?}");
+        }
+        // Over a known number, every time of any process is as likely: the start is stationary.
+        let all: Vec<f64> = (0..2_000).flat_map(|seed| sent(ArrivalProcess::Gamma(0.25), seed)).collect();
+        let off = distance(all, |t| t);
+        assert!(off < 0.03, "{off}");
+    }
+
+    #[test]
     fn first_requests_of_small_seeds_are_exponential() {
-        let first =
-            |seed| ArrivalTimes::new(ArrivalProcess::Poisson, Stages::constant(1.0), seed).next().unwrap().as_secs();
+        let first = |seed| {
+            ArrivalTimes::new(ArrivalProcess::Poisson, Stages::constant(1.0), LoadEnd::default(), seed)
+                .next()
+                .unwrap()
+                .as_secs()
+        };
         let firsts: Vec<f64> = (0..4_000).map(first).collect();
         let off = distance(firsts, |gap| 1.0 - (-gap).exp());
         assert!(off < bound(4_000), "{off}");
@@ -349,7 +479,7 @@ mod tests {
     #[test]
     fn a_load_of_the_default_seed_has_about_as_many_requests_as_its_rate_says() {
         let count = |law, until: f64| {
-            let moments = ArrivalTimes::new(law, Stages::constant(1.0), 0);
+            let moments = ArrivalTimes::new(law, Stages::constant(1.0), LoadEnd::default(), 0);
             moments.take_while(|at| at.as_secs() < until).count()
         };
         let of = |law| [1.0, 5.0, 10.0, 20.0, 50.0, 100.0, 300.0, 1_000.0, 3_000.0].map(|until| count(law, until));

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -18,11 +19,13 @@ use crate::trace_file::row::TraceHeader;
 
 /// Largest length drawn.
 const MAX_LENGTH: f64 = 16_777_216.0;
+/// Largest standard deviation of a logarithm: e¹⁰ is a factor of 22,000 already.
+const MAX_SIGMA: f64 = 10.0;
 /// Limit on the rows of a lengths file: 16 MB in memory.
 const MAX_PAIRS: usize = 1_000_000;
 
 /// A distribution of positive integers: tokens, turns, or milliseconds.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub enum LengthDistribution {
     /// One value.
     Fixed(u64),
@@ -30,8 +33,14 @@ pub enum LengthDistribution {
     Normal(f64, f64),
     /// Log-normal, with the mean and standard deviation of the values themselves.
     LogNormal(f64, f64),
+    /// Log-normal, with the median of the values and the standard deviation of their logarithm.
+    LogNormalMedian(f64, f64),
+    /// Every integer from the first to the second, both included, with the same probability.
+    Uniform(u64, u64),
     /// Measured: the quantiles at each [`quantile_fraction`], with logarithmic interpolation.
     Measured(&'static LengthQuantiles),
+    /// Clipped: a draw outside of the range becomes its nearest end.
+    Clipped(Box<Self>, RangeInclusive<u64>),
 }
 
 impl fmt::Debug for LengthDistribution {
@@ -41,7 +50,10 @@ impl fmt::Debug for LengthDistribution {
             Self::Fixed(length) => write!(f, "Fixed({length})"),
             Self::Normal(mean, deviation) => write!(f, "Normal({mean:?}, {deviation:?})"),
             Self::LogNormal(mean, deviation) => write!(f, "LogNormal({mean:?}, {deviation:?})"),
+            Self::LogNormalMedian(median, sigma) => write!(f, "LogNormalMedian({median:?}, {sigma:?})"),
+            Self::Uniform(from, to) => write!(f, "Uniform({from}, {to})"),
             Self::Measured(_) => f.write_str("Measured"),
+            Self::Clipped(law, range) => write!(f, "Clipped({law:?}, {range:?})"),
         }
     }
 }
@@ -81,7 +93,8 @@ impl FromStr for LengthDistribution {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const EXPECTED: &str = "expected a number, normal:MEAN:SD or lognormal:MEAN:SD";
+        const EXPECTED: &str = "expected a number, uniform:A:B, normal:MEAN:SD, lognormal:MEAN:SD or lognormal:median=M:sigma=S, and \
+                                optionally :min=A and :max=B";
         Self::parse(text, |number| number.parse().ok(), EXPECTED)
     }
 }
@@ -93,7 +106,16 @@ impl fmt::Display for LengthDistribution {
             Self::Fixed(length) => write!(f, "{length}"),
             Self::Normal(mean, deviation) => write!(f, "normal:{mean}:{deviation}"),
             Self::LogNormal(mean, deviation) => write!(f, "lognormal:{mean}:{deviation}"),
+            Self::LogNormalMedian(median, sigma) => write!(f, "lognormal:median={median}:sigma={sigma}"),
+            Self::Uniform(from, to) => write!(f, "uniform:{from}:{to}"),
             Self::Measured(_) => f.write_str("as measured"),
+            Self::Clipped(law, range) => {
+                write!(f, "{law}")?;
+                if *range.start() > 1 {
+                    write!(f, ":min={}", range.start())?;
+                }
+                if *range.end() < MAX_LENGTH as u64 { write!(f, ":max={}", range.end()) } else { Ok(()) }
+            }
         }
     }
 }
@@ -104,8 +126,7 @@ impl LengthDistribution {
     /// # Errors
     /// The text that was expected.
     pub fn parse_durations(text: &str) -> Result<Self, &'static str> {
-        const EXPECTED: &str =
-            "expected a time from 1ms on, normal:MEAN:SD or lognormal:MEAN:SD, as in lognormal:5s:2s";
+        const EXPECTED: &str = "expected a time from 1ms on, uniform:A:B, normal:MEAN:SD or lognormal:MEAN:SD, as in lognormal:5s:2s:max=1m";
         Self::parse(text, |time| Some(humantime::parse_duration(time).ok()?.as_secs_f64() * 1e3), EXPECTED)
     }
 
@@ -113,22 +134,56 @@ impl LengthDistribution {
         let number = |text: &str| value(text).filter(|number| (0.0..=MAX_LENGTH).contains(number)).ok_or(shape);
         let mean = |text: &str| number(text).and_then(|mean| if mean >= 1.0 { Ok(mean) } else { Err(shape) });
         let whole = |text: &str| mean(text).and_then(|mean| if mean.fract() == 0.0 { Ok(mean) } else { Err(shape) });
-        match text.split(':').collect::<Vec<_>>()[..] {
-            [fixed] => Ok(Self::Fixed(whole(fixed)? as u64)),
-            ["normal", middle, deviation] => Ok(Self::Normal(mean(middle)?, number(deviation)?)),
-            ["lognormal", middle, deviation] => Ok(Self::LogNormal(mean(middle)?, number(deviation)?)),
-            _ => Err(shape),
+        let integer = |text: &str| whole(text).map(|whole| whole as u64);
+        let (mut parts, mut range) = (text.split(':').collect::<Vec<_>>(), 1..=MAX_LENGTH as u64);
+        while let [_, .., last] = parts[..] {
+            match last.split_once('=') {
+                Some(("min", least)) => range = integer(least)?..=*range.end(),
+                Some(("max", most)) => range = *range.start()..=integer(most)?,
+                _ => break,
+            }
+            parts.pop();
+        }
+        let named = |text: &'_ str, name: &str| -> Result<f64, &'static str> {
+            let value = text.split_once('=').filter(|(of, _)| *of == name).map(|(_, value)| value.to_owned());
+            // Sigma has no unit.
+            match name {
+                "sigma" => value.and_then(|value| value.parse().ok()).filter(|sigma| (0.0..=MAX_SIGMA).contains(sigma)),
+                _ => value.and_then(|value| mean(&value).ok()),
+            }
+            .ok_or(shape)
+        };
+        let law = match parts[..] {
+            [fixed] => Self::Fixed(integer(fixed)?),
+            ["uniform", from, to] => Self::Uniform(integer(from)?, integer(to)?),
+            ["normal", middle, deviation] => Self::Normal(mean(middle)?, number(deviation)?),
+            ["lognormal", median, sigma] if median.contains('=') => {
+                Self::LogNormalMedian(named(median, "median")?, named(sigma, "sigma")?)
+            }
+            ["lognormal", middle, deviation] => Self::LogNormal(mean(middle)?, number(deviation)?),
+            _ => return Err(shape),
+        };
+        let is_empty = range.is_empty() || matches!(law, Self::Uniform(from, to) if from > to);
+        match law {
+            _ if is_empty => Err(shape),
+            law if range == (1..=MAX_LENGTH as u64) => Ok(law),
+            law => Ok(Self::Clipped(Box::new(law), range)),
         }
     }
 
-    pub(super) fn draw(self, random: &mut Pcg64Mcg) -> u64 {
+    pub(super) fn draw(&self, random: &mut Pcg64Mcg) -> u64 {
         let drawn = match self {
-            Self::Fixed(length) => return length,
-            Self::Normal(mean, deviation) => Normal::new(mean, deviation).map_or(mean, |law| law.sample(random)),
+            Self::Fixed(length) => return *length,
+            Self::Uniform(from, to) => return random.random_range(*from..=*to),
+            Self::Clipped(law, range) => return law.draw(random).clamp(*range.start(), *range.end()),
+            Self::Normal(mean, deviation) => Normal::new(*mean, *deviation).map_or(*mean, |law| law.sample(random)),
+            Self::LogNormalMedian(median, sigma) => {
+                LogNormal::new(median.ln(), *sigma).map_or(*median, |law| law.sample(random))
+            }
             Self::LogNormal(mean, deviation) => {
                 // Parameters of the logarithm that give the lengths the requested mean and deviation.
                 let variance = (1.0 + (deviation / mean).powi(2)).ln();
-                LogNormal::new(mean.ln() - variance / 2.0, variance.sqrt()).map_or(mean, |law| law.sample(random))
+                LogNormal::new(mean.ln() - variance / 2.0, variance.sqrt()).map_or(*mean, |law| law.sample(random))
             }
             Self::Measured(quantiles) => quantile_at(quantiles, random.random()),
         };
@@ -161,6 +216,8 @@ pub enum RequestLengths {
     },
     /// Drawn together, as (prompt, output), so that long prompts keep their outputs.
     Pairs(Arc<[(u32, u32)]>),
+    /// In this order, as (prompt, output), and again from the start.
+    InOrder(Arc<[(u32, u32)]>),
 }
 
 impl RequestLengths {
@@ -193,6 +250,10 @@ impl RequestLengths {
                 let text = |of| format!("as measured, rank correlation with {of} {rank_correlation}");
                 (text("OSL"), text("ISL"))
             }
+            Self::InOrder(pairs) => {
+                let text = format!("{} prompts of a file", pairs.len());
+                (text.clone(), text)
+            }
             Self::Pairs(pairs) => {
                 let text = format!("{} pairs of a file", pairs.len());
                 (text.clone(), text)
@@ -200,8 +261,8 @@ impl RequestLengths {
         }
     }
 
-    /// Draws one request's lengths: (prompt, output).
-    pub(super) fn draw(&self, random: &mut Pcg64Mcg) -> (u64, u64) {
+    /// Draws the lengths of the request with this number: (prompt, output).
+    pub(super) fn draw(&self, number: u64, random: &mut Pcg64Mcg) -> (u64, u64) {
         match self {
             Self::Independent(input, output) => (input.draw(random), output.draw(random)),
             Self::Correlated { input, output, rank_correlation } => {
@@ -210,6 +271,10 @@ impl RequestLengths {
                 let second = correlation * first + (1.0 - correlation * correlation).sqrt() * second;
                 let length = |quantiles, normal| round_length(quantile_at(quantiles, normal_cdf(normal)));
                 (length(input, first), length(output, second))
+            }
+            Self::InOrder(pairs) => {
+                let (input, output) = pairs[(number % pairs.len() as u64) as usize];
+                (input.into(), output.into())
             }
             Self::Pairs(pairs) => {
                 let (input, output) = pairs[random.random_range(0..pairs.len())];
@@ -289,6 +354,31 @@ mod tests {
     }
 
     #[test]
+    fn uniform_lengths_have_every_value_and_a_median_has_half_of_the_draws_below() {
+        let draws = |text: &str| -> Vec<u64> {
+            let (length, mut random) = (text.parse::<LengthDistribution>().unwrap(), rng(7));
+            assert_eq!(length.to_string(), text);
+            (0..20_000).map(|_| length.draw(&mut random)).collect()
+        };
+        let mut counts = [0_u32; 6];
+        draws("uniform:2:5").iter().for_each(|drawn| counts[*drawn as usize] += 1);
+        // 5,000 are expected of each, with a standard deviation of 61.
+        assert_eq!(counts[..2], [0, 0]);
+        assert!(counts[2..].iter().all(|count| count.abs_diff(5_000) < 300), "{counts:?}");
+        let drawn = draws("lognormal:median=500:sigma=0.8");
+        let share = |limit: f64| drawn.iter().filter(|drawn| **drawn as f64 <= limit).count() as f64 / 20_000.0;
+        // One standard deviation of the logarithm above the median are 84.13 %.
+        assert!((share(500.0) - 0.5).abs() < 0.015 && (share(500.0 * 0.8_f64.exp()) - 0.8413).abs() < 0.015);
+        let clipped = draws("lognormal:500:400:min=100:max=1000");
+        assert_eq!((clipped.iter().min(), clipped.iter().max()), (Some(&100), Some(&1_000)));
+        let of = |drawn: &[u64], at: u64| drawn.iter().filter(|drawn| **drawn == at).count();
+        let free = draws("lognormal:500:400");
+        assert_eq!(of(&clipped, 1_000), free.iter().filter(|drawn| **drawn >= 1_000).count(), "clipped, not redrawn");
+        let times = LengthDistribution::parse_durations("uniform:1s:2s:max=1500ms").unwrap();
+        assert_eq!(times.to_string(), "uniform:1000:2000:max=1500");
+    }
+
+    #[test]
     fn what_was_measured_comes_out_at_its_shares() {
         static TABLE: LengthQuantiles = {
             let mut table = [0; 206];
@@ -335,7 +425,14 @@ mod tests {
             "normal",
             "normal:5",
             "normal:5:1:1",
-            "uniform:1:2",
+            "uniform:2:1",
+            "uniform:0:1",
+            "lognormal:median=5:5",
+            "lognormal:median=5:sigma=-1",
+            "normal:5:1:min=9:max=8",
+            "normal:5:1:max=0",
+            "min=5",
+            "5:sigma=1",
             "normal:nan:1",
             "normal:0:1",
         ] {
@@ -361,7 +458,7 @@ mod tests {
         let mut random = rng(1);
         let mut counts = [0; 4];
         for _ in 0..4_000 {
-            let (input, output) = lengths.draw(&mut random);
+            let (input, output) = lengths.draw(0, &mut random);
             assert_eq!(input, output * 100);
             counts[output as usize] += 1;
         }

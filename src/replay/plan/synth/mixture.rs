@@ -1,4 +1,5 @@
-//! Named kinds of traffic: lengths measured in public traces, with the rank correlation of prompts and outputs.
+//! Named kinds of traffic: lengths measured in public traces, with the rank correlation of prompts and outputs; and the
+//! fixed pairs of lengths that benchmarks of others use.
 
 use super::length::{LengthDistribution, LengthQuantiles, RequestLengths};
 use super::mixture_tables as tables;
@@ -8,12 +9,21 @@ use super::mixture_tables as tables;
 pub struct TrafficMix {
     /// Name on the command line.
     pub name: &'static str,
-    /// The trace in which it was measured.
+    /// The trace in which it was measured, or the benchmark that uses it.
     pub source: &'static str,
-    input: &'static LengthQuantiles,
-    output: &'static LengthQuantiles,
-    /// Spearman's rank correlation of prompt and output lengths.
-    rank_correlation: f64,
+    lengths: MixLengths,
+}
+
+#[derive(Debug)]
+enum MixLengths {
+    Measured {
+        input: &'static LengthQuantiles,
+        output: &'static LengthQuantiles,
+        /// Spearman's rank correlation of prompt and output lengths.
+        rank_correlation: f64,
+    },
+    /// Every request has these tokens: (prompt, output).
+    Fixed(u64, u64),
 }
 
 impl TrafficMix {
@@ -23,22 +33,19 @@ impl TrafficMix {
     }
 
     /// The mix's lengths. A distribution given for one side replaces that side and removes the correlation.
-    pub fn lengths(
-        &'static self,
-        input: Option<LengthDistribution>,
-        output: Option<LengthDistribution>,
-    ) -> RequestLengths {
-        match (input, output) {
-            (None, None) => RequestLengths::Correlated {
-                input: self.input,
-                output: self.output,
-                rank_correlation: self.rank_correlation,
-            },
-            _ => RequestLengths::Independent(
-                input.unwrap_or(LengthDistribution::Measured(self.input)),
-                output.unwrap_or(LengthDistribution::Measured(self.output)),
-            ),
-        }
+    pub fn lengths(&self, replacement: (Option<LengthDistribution>, Option<LengthDistribution>)) -> RequestLengths {
+        let own = match self.lengths {
+            MixLengths::Measured { input, output, rank_correlation }
+                if replacement.0.is_none() && replacement.1.is_none() =>
+            {
+                return RequestLengths::Correlated { input, output, rank_correlation };
+            }
+            MixLengths::Measured { input, output, .. } => {
+                (LengthDistribution::Measured(input), LengthDistribution::Measured(output))
+            }
+            MixLengths::Fixed(input, output) => (LengthDistribution::Fixed(input), LengthDistribution::Fixed(output)),
+        };
+        RequestLengths::Independent(replacement.0.unwrap_or(own.0), replacement.1.unwrap_or(own.1))
     }
 }
 
@@ -47,32 +54,47 @@ pub static TRAFFIC_MIXES: &[TrafficMix] = &[
     TrafficMix {
         name: "chat",
         source: "Azure LLM inference trace 2023, conversation: 19,366 requests",
-        input: &tables::CHAT_INPUT,
-        output: &tables::CHAT_OUTPUT,
-        rank_correlation: 0.073,
+        lengths: MixLengths::Measured {
+            input: &tables::CHAT_INPUT,
+            output: &tables::CHAT_OUTPUT,
+            rank_correlation: 0.073,
+        },
     },
     TrafficMix {
         name: "code",
         source: "Azure LLM inference trace 2023, code: 8,819 requests",
-        input: &tables::CODE_INPUT,
-        output: &tables::CODE_OUTPUT,
-        rank_correlation: -0.022,
+        lengths: MixLengths::Measured {
+            input: &tables::CODE_INPUT,
+            output: &tables::CODE_OUTPUT,
+            rank_correlation: -0.022,
+        },
     },
     TrafficMix {
         name: "long-context",
         source: "Mooncake (FAST'25), conversation: 12,031 requests",
-        input: &tables::LONG_CONTEXT_INPUT,
-        output: &tables::LONG_CONTEXT_OUTPUT,
-        rank_correlation: 0.072,
+        lengths: MixLengths::Measured {
+            input: &tables::LONG_CONTEXT_INPUT,
+            output: &tables::LONG_CONTEXT_OUTPUT,
+            rank_correlation: 0.072,
+        },
     },
     TrafficMix {
         name: "summarization",
         source: "RAGPulse, answers from retrieved documents: 7,106 requests",
-        input: &tables::SUMMARIZATION_INPUT,
-        output: &tables::SUMMARIZATION_OUTPUT,
-        rank_correlation: 0.421,
+        lengths: MixLengths::Measured {
+            input: &tables::SUMMARIZATION_INPUT,
+            output: &tables::SUMMARIZATION_OUTPUT,
+            rank_correlation: 0.421,
+        },
     },
+    TrafficMix { name: "chat-512-256", source: TEXTBOOK, lengths: MixLengths::Fixed(512, 256) },
+    TrafficMix { name: "code-1024-1024", source: TEXTBOOK, lengths: MixLengths::Fixed(1_024, 1_024) },
+    TrafficMix { name: "rag-4096-512", source: TEXTBOOK, lengths: MixLengths::Fixed(4_096, 512) },
+    TrafficMix { name: "document-10240-1536", source: TEXTBOOK, lengths: MixLengths::Fixed(10_240, 1_536) },
 ];
+
+/// Source of the fixed pairs: <https://github.com/llm-d-incubation/llm-d-planner>, traffic profiles.
+const TEXTBOOK: &str = "GuideLLM's standard configurations, which llm-d's planner uses";
 
 #[cfg(test)]
 mod tests {
@@ -84,9 +106,9 @@ mod tests {
 
     /// Draws `number` prompts and outputs from a mix.
     fn drawn(name: &str, number: usize) -> (Vec<u64>, Vec<u64>) {
-        let lengths = TrafficMix::named(name).unwrap().lengths(None, None);
+        let lengths = TrafficMix::named(name).unwrap().lengths((None, None));
         let mut random = rng(11);
-        (0..number).map(|_| lengths.draw(&mut random)).unzip()
+        (0..number).map(|_| lengths.draw(0, &mut random)).unzip()
     }
 
     #[test]
@@ -152,6 +174,24 @@ mod tests {
 
     #[test]
     fn measured_values_never_go_down() {
-        assert!(TRAFFIC_MIXES.iter().all(|mix| mix.input.is_sorted() && mix.output.is_sorted()));
+        let is_sorted = |mix: &TrafficMix| match mix.lengths {
+            MixLengths::Measured { input, output, .. } => input.is_sorted() && output.is_sorted(),
+            MixLengths::Fixed(..) => true,
+        };
+        assert!(TRAFFIC_MIXES.iter().all(is_sorted));
+    }
+
+    #[test]
+    fn a_textbook_mix_has_the_two_lengths_of_its_name() {
+        let mixes = ["chat-512-256", "code-1024-1024", "rag-4096-512", "document-10240-1536"];
+        let (inputs, outputs): (Vec<_>, Vec<_>) = mixes.map(|name| drawn(name, 1)).into_iter().unzip();
+        assert_eq!(inputs.concat(), [512, 1_024, 4_096, 10_240]);
+        assert_eq!(outputs.concat(), [256, 1_024, 512, 1_536]);
+        let longer = TrafficMix::named("rag-4096-512").unwrap().lengths((None, Some(LengthDistribution::Fixed(9))));
+        assert_eq!(
+            longer,
+            RequestLengths::Independent(LengthDistribution::Fixed(4_096), LengthDistribution::Fixed(9)),
+            "one side may be replaced"
+        );
     }
 }

@@ -11,8 +11,9 @@ use std::collections::BinaryHeap;
 
 use rand_pcg::Pcg64Mcg;
 
-use self::arrivals::{ArrivalPattern, ArrivalTimes};
+use self::arrivals::{ArrivalPattern, ArrivalTimes, LoadEnd};
 use self::length::{LengthDistribution, RequestLengths};
+use crate::measure::time::Gap;
 use crate::trace::rng::rng;
 use crate::trace_file::row::{
     BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, PromptShape, TraceEntry, TraceHeader,
@@ -28,6 +29,8 @@ pub struct SyntheticTrace {
     pub arrivals: ArrivalPattern,
     /// Number of requests; `None` is endless, or until the stages end.
     pub requests: Option<u64>,
+    /// End of the arrivals: their number is then that of the rate.
+    pub duration: Option<Gap>,
     /// Prompt and output lengths. A later turn adds one prompt length to its history.
     pub lengths: RequestLengths,
     /// Requests per session; each prompt contains the history.
@@ -51,6 +54,7 @@ impl Default for SyntheticTrace {
         Self {
             arrivals: ArrivalPattern::Closed,
             requests: None,
+            duration: None,
             lengths: RequestLengths::Independent(LengthDistribution::Fixed(512), LengthDistribution::Fixed(128)),
             turns: LengthDistribution::Fixed(1),
             think: None,
@@ -81,7 +85,10 @@ impl SyntheticTrace {
     pub fn rows(&self) -> impl Iterator<Item = TraceEntry> + Send + use<> {
         let begins: Box<dyn Iterator<Item = u64> + Send> = match &self.arrivals {
             ArrivalPattern::Open(law, stages) => {
-                Box::new(ArrivalTimes::new(*law, stages.clone(), self.seed).map(|at| at.as_nanos()))
+                // With several turns the number of requests is not that of arrivals.
+                let requests = self.requests.filter(|_| self.turns == LengthDistribution::Fixed(1));
+                let end = LoadEnd { requests, duration: self.duration };
+                Box::new(ArrivalTimes::new(*law, stages.clone(), end, self.seed).map(|at| at.as_nanos()))
             }
             ArrivalPattern::Closed => Box::new(std::iter::repeat(0)),
         };
@@ -157,7 +164,7 @@ impl<I: Iterator<Item = u64>> Iterator for SyntheticRows<I> {
 impl<I: Iterator<Item = u64>> SyntheticRows<I> {
     fn row(&mut self, turn: SyntheticTurn) -> TraceEntry {
         let synthetic = &self.synthetic;
-        let (input, output) = synthetic.lengths.draw(&mut self.random);
+        let (input, output) = synthetic.lengths.draw(turn.session, &mut self.random);
         let blocks = match synthetic.shared_prefix {
             0 => Vec::new(),
             _ => vec![turn.session % synthetic.prefix_groups.max(1)],
@@ -176,7 +183,7 @@ impl<I: Iterator<Item = u64>> SyntheticRows<I> {
             ..TraceEntry::default()
         };
         if turn.turns_left > 1 {
-            let think = synthetic.think.map_or(0, |think| think.draw(&mut self.random) * 1_000_000);
+            let think = synthetic.think.as_ref().map_or(0, |think| think.draw(&mut self.random) * 1_000_000);
             self.pending_turns.push(Reverse(SyntheticTurn {
                 at: if synthetic.arrivals == ArrivalPattern::Closed { 0 } else { turn.at.saturating_add(think) },
                 turn: turn.turn + 1,

@@ -1,0 +1,175 @@
+//! Two sides of a sweep, or two sweeps, compared level by level: the passes of a level are the runs of its sides.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::super::accumulate::AccumulatorSettings;
+use super::super::source::{SourceError, SourceReader};
+use super::super::text::{TextLayout, named_lines};
+use super::{ComparedRun, Comparison, ComparisonSettings, markdown, text};
+use crate::stats::change::Verdict;
+
+/// Schema version of the JSON object.
+const VERSION: u32 = 1;
+const LABEL: usize = 13;
+
+/// The valid runs of one level on each side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LevelSides {
+    /// Name of the level.
+    pub level: String,
+    /// Runs of the first side.
+    pub before: Vec<PathBuf>,
+    /// Runs of the second side.
+    pub after: Vec<PathBuf>,
+}
+
+/// The comparison of one level.
+#[derive(Debug)]
+pub struct LevelComparison {
+    /// Name of the level.
+    pub level: String,
+    /// The second side against the first.
+    pub comparison: Comparison,
+    /// Verdict of the first side against the second.
+    pub reversed: Option<Verdict>,
+}
+
+/// A side that is worse on no level, where the other one is worse on at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Winner {
+    /// The first side.
+    Before,
+    /// The second side.
+    After,
+}
+
+/// Comparisons of all levels.
+#[derive(Debug)]
+pub struct LevelComparisons {
+    /// Those with a run on each side.
+    pub levels: Vec<LevelComparison>,
+    /// Names of levels that only one side has.
+    pub unpaired: Vec<String>,
+}
+
+impl LevelComparisons {
+    /// Reads the runs and compares them. `accumulate` makes the settings of each run.
+    ///
+    /// # Errors
+    /// A run cannot be read.
+    pub fn read(
+        sides: Vec<LevelSides>,
+        settings: &ComparisonSettings,
+        accumulate: impl Fn() -> AccumulatorSettings,
+    ) -> Result<Self, SourceError> {
+        let (mut levels, mut unpaired) = (Vec::new(), Vec::new());
+        let read = |paths: &[PathBuf]| -> Result<Vec<ComparedRun>, SourceError> {
+            paths.iter().map(|path| ComparedRun::read(SourceReader::open(path)?, accumulate())).collect()
+        };
+        for LevelSides { level, before, after } in sides {
+            if before.is_empty() || after.is_empty() {
+                unpaired.push(level);
+                continue;
+            }
+            let no_conditions = ComparisonSettings { conditions: Vec::new(), ..settings.clone() };
+            // A comparison takes the gaps of its runs, so each direction reads them.
+            let reversed = Comparison::of(&mut read(&after)?, &mut read(&before)?, &no_conditions).verdict;
+            let comparison = Comparison::of(&mut read(&before)?, &mut read(&after)?, settings);
+            levels.push(LevelComparison { level, comparison, reversed });
+        }
+        Ok(Self { levels, unpaired })
+    }
+
+    /// The winner, or none.
+    pub fn winner(&self) -> Option<Winner> {
+        let is_worse = |verdict: Option<Verdict>| verdict == Some(Verdict::Worse);
+        let after = self.levels.iter().any(|level| is_worse(level.comparison.verdict));
+        let before = self.levels.iter().any(|level| is_worse(level.reversed));
+        match (before, after) {
+            (true, false) => Some(Winner::After),
+            (false, true) => Some(Winner::Before),
+            (true, true) | (false, false) => None,
+        }
+    }
+
+    /// Whether a condition fails any level.
+    pub fn fails(&self, undecided_fails: bool) -> bool {
+        self.levels.iter().any(|level| level.comparison.fails(undecided_fails))
+    }
+
+    /// Describes the winner, with the names of the sides.
+    pub fn winner_text(&self, [before, after]: [&str; 2]) -> String {
+        match self.winner() {
+            Some(Winner::Before) => format!("{before}: {after} is worse on at least one level, and {before} on none"),
+            Some(Winner::After) => format!("{after}: {before} is worse on at least one level, and {after} on none"),
+            None if self.levels.iter().any(|level| level.reversed == Some(Verdict::Worse)) => {
+                "none: each is worse on a level".to_owned()
+            }
+            None => "none: no level shows that one is worse".to_owned(),
+        }
+    }
+
+    /// The comparisons as JSON.
+    pub fn value(&self) -> Value {
+        let level = |of: &LevelComparison| json!({"level": of.level, "comparison": of.comparison.value(), "reversed_verdict": of.reversed});
+        json!({
+            "winner": self.winner(),
+            "unpaired": self.unpaired,
+            "levels": self.levels.iter().map(level).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Renders one JSON object.
+    pub fn json(&self) -> String {
+        let mut object = json!({ "streamgauge_sweep_comparison": VERSION });
+        if let (Value::Object(object), Value::Object(own)) = (&mut object, self.value()) {
+            object.extend(own);
+        }
+        serde_json::to_string_pretty(&object).unwrap_or_default() + "\n"
+    }
+
+    /// Renders text.
+    pub fn text(&self, layout: TextLayout) -> String {
+        let mut words = String::new();
+        for level in &self.levels {
+            words += &format!("{:<LABEL$}{}\n{}\n", "level", level.level, text::render(&level.comparison, layout));
+        }
+        words + &named_lines(self.summary(), LABEL)
+    }
+
+    /// Renders Markdown.
+    pub fn markdown(&self) -> String {
+        let mut words = String::new();
+        for level in &self.levels {
+            words += &format!("## {}\n\n{}\n", level.level, markdown::render(&level.comparison));
+        }
+        words + &super::super::markdown::bullet_list(self.summary())
+    }
+
+    fn summary(&self) -> Vec<(&'static str, String)> {
+        let mut lines = vec![("winner", self.winner_text(["before", "after"]))];
+        if !self.unpaired.is_empty() {
+            lines.push(("not compared", format!("{}: one side has no valid run", self.unpaired.join(", "))));
+        }
+        lines
+    }
+
+    /// The table of one level, with the names of the sides.
+    pub(in crate::report) fn table(level: &LevelComparison, [before, after]: [&str; 2]) -> Vec<Vec<String>> {
+        let mut table = text::figures(&level.comparison);
+        if let Some(head) = table.first_mut() {
+            head[0].clone_from(&level.level);
+            (head[1], head[2]) = (before.to_owned(), after.to_owned());
+        }
+        table
+    }
+
+    /// The verdict of one level in words.
+    pub(in crate::report) fn verdict_text(level: &LevelComparison) -> String {
+        format!("{}: {}", level.level, text::verdict_line(&level.comparison))
+    }
+}

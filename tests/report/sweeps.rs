@@ -1,0 +1,135 @@
+//! Reports of sweeps, and two sweeps compared, on records with known values.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+use crate::plan::write_run;
+
+fn streamgauge(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_streamgauge")).args(args).output().unwrap()
+}
+
+fn stdout(args: &[&str]) -> String {
+    let output = streamgauge(args);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// 400 TTFTs of `base` to `base` + 19 ms, in an order that repeats every 20 requests.
+fn ttfts(base: u64) -> impl Iterator<Item = u64> {
+    (0..400_u64).map(move |number| base + number * 7 % 20)
+}
+
+/// A sweep of levels, each with its passes of (name, base of the TTFTs).
+fn sweep(folder: &Path, levels: &[Value], runs: &[(&str, u32, u64)]) -> PathBuf {
+    let run = |(level, pass, base): &(&str, u32, u64)| {
+        let place = format!("runs/{level}-{pass}");
+        write_run(&folder.join(&place), 50, ttfts(*base), &json!({}));
+        let level = levels.iter().find(|of| of["name"] == *level).unwrap();
+        json!({"folder": place, "level": level, "target": 0, "pass": pass, "sustained": false, "seed": 1, "digest": ""})
+    };
+    let runs: Vec<Value> = runs.iter().map(run).collect();
+    let plan = json!({"verb": "load", "targets": [["http://h"]], "header_names": [], "flags": {}, "levels": levels});
+    let file = json!({"streamgauge_sweep": 1, "version": "0", "plan": plan, "runs": runs});
+    fs::write(folder.join("sweep.json"), file.to_string()).unwrap();
+    folder.to_owned()
+}
+
+#[test]
+fn an_expectation_is_confirmed_refuted_or_undecided_and_the_record_states_what_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let levels = [
+        json!({"name": "base", "rate": 20.0, "baseline": true, "hypothesis": "as today"}),
+        json!({"name": "alike", "rate": 20.0, "flags": {"isl": ["9"]}, "expect": "ttft.p95 < baseline + 10%"}),
+        json!({"name": "slower", "rate": 20.0, "flags": {"isl": ["99"]}, "expect": "ttft.p95 < baseline + 10%"}),
+        json!({"name": "alone", "rate": 20.0, "flags": {"isl": ["5"]}, "expect": "ttft.p95<=200ms"}),
+        json!({"name": "missing", "rate": 20.0, "flags": {"isl": ["6"]}, "expect": "ttft.p95 < baseline"}),
+    ];
+    let runs = [("base", 1, 100), ("alike", 1, 101), ("slower", 1, 150), ("alone", 1, 300)];
+    let path = sweep(folder.path(), &levels, &runs);
+    let shown = path.to_str().unwrap();
+    let report: Value = serde_json::from_str(&stdout(&["report", shown, "--json"])).unwrap();
+    let verdicts: Vec<(&str, &str)> = report["expectations"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|of| (of["level"].as_str().unwrap(), of["verdict"].as_str().unwrap()))
+        .collect();
+    let expected = [("alike", "confirmed"), ("slower", "refuted"), ("alone", "refuted"), ("missing", "undecided")];
+    assert_eq!(verdicts, expected, "{}", report["expectations"]);
+    let text = stdout(&["report", shown]);
+    assert!(text.contains("\nexpectation  alike: ttft.p95 < baseline + 10%: confirmed ("), "{text}");
+    let record = stdout(&["report", shown, "--markdown"]);
+    for line in [
+        "## Decision record: ",
+        "### What was tried",
+        "base (baseline) at 20/s: as today",
+        "slower at 20/s; expected: ttft.p95 < baseline + 10%",
+        "### What was learned",
+        "alone: ttft.p95<=200ms: REFUTED (ttft.p95<=200ms is 318ms)",
+        "### What next",
+        "find out why slower is not as expected, and state a new hypothesis",
+        "run missing, which has no result yet",
+    ] {
+        assert!(record.replace('\\', "").replace("&lt;", "<").contains(line), "{line}: {record}");
+    }
+}
+
+#[test]
+fn two_sweeps_are_compared_level_by_level_with_their_passes_as_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let level = |rate: f64| json!({"name": format!("rate-{rate}"), "rate": rate});
+    let levels = [level(10.0), level(20.0), level(40.0)];
+    let three = |name: &'static str, base: u64| (1..=3).map(move |pass| (name, pass, base + u64::from(pass % 2)));
+    let before: Vec<_> = three("rate-10", 100).chain(three("rate-20", 100)).chain([("rate-40", 1, 100)]).collect();
+    let after: Vec<_> = three("rate-10", 100).chain(three("rate-20", 150)).collect();
+    let [before, after] = [("before", before), ("after", after)].map(|(name, runs)| {
+        let folder = folder.path().join(name);
+        fs::create_dir_all(&folder).unwrap();
+        sweep(&folder, &levels, &runs)
+    });
+    let (before, after) = (before.to_str().unwrap(), after.to_str().unwrap());
+    let report: Value = serde_json::from_str(&stdout(&["compare", "--json", before, "--", after])).unwrap();
+    assert_eq!((&report["winner"], &report["unpaired"]), (&json!("before"), &json!(["rate-40"])));
+    let verdict = |at: usize| {
+        let of = &report["levels"][at];
+        (
+            of["level"].as_str().unwrap(),
+            of["comparison"]["method"].as_str().unwrap(),
+            of["comparison"]["verdict"].clone(),
+        )
+    };
+    let (name, method, worse) = verdict(1);
+    assert_eq!((name, method, worse["verdict"].as_str().or(worse.as_str())), ("rate-20", "runs", Some("worse")));
+    assert_ne!(verdict(0).2, worse);
+    let fails = streamgauge(&["compare", "--fail-if", "ttft.p95 > +5%", before, "--", after]);
+    assert_eq!(fails.status.code(), Some(1), "{}", String::from_utf8_lossy(&fails.stdout));
+    let text = stdout(&["compare", before, after]);
+    assert!(
+        text.contains("level        rate-20\n") && text.contains("\nwinner       before: after is worse"),
+        "{text}"
+    );
+    let wrong = streamgauge(&["compare", before, &format!("{after}/runs/rate-10-1")]);
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("compare two sweeps, A -- B, or name runs of one load"));
+}
+
+#[test]
+fn a_saturated_or_unmeasured_level_is_never_the_knee_or_in_the_front() {
+    let folder = tempfile::tempdir().unwrap();
+    let level = |rate: f64| json!({"name": format!("rate-{rate}"), "rate": rate});
+    let path = sweep(folder.path(), &[level(10.0), level(20.0)], &[("rate-10", 1, 100), ("rate-20", 1, 100)]);
+    let invalid = json!({"valid": false, "invalid_because": ["requests were sent late"]});
+    write_run(&path.join("runs/rate-20-1"), 25, ttfts(100), &invalid);
+    let shown = path.to_str().unwrap();
+    let args = ["report", shown, "--slo", "chat: ttft<=500ms", "--json"];
+    let report: Value = serde_json::from_str(&stdout(&args)).unwrap();
+    let levels = report["levels"].as_array().unwrap();
+    assert_eq!((&levels[0]["meets"], &levels[0]["sure"]), (&json!(true), &json!(true)));
+    assert_eq!((levels[1].get("meets"), &levels[1]["not_measured"]), (None, &json!(true)));
+    assert_eq!([&levels[1]["front"], &levels[1]["knee"], &levels[0]["front"]], [&json!(false); 3]);
+    let text = stdout(&args[..4]);
+    assert!(text.contains("\nnot measured rate-20: requests were sent late\n") && !text.contains("missed"), "{text}");
+}
