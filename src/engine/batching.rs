@@ -4,166 +4,85 @@
 //! budget leaves, oldest sequence first. Then waiting sequences join while there are slots, budget and blocks. A
 //! joining sequence first takes its cached prefix. If no block is free for a running sequence, the scheduler preempts
 //! the youngest one: it loses its blocks, returns to the head of the queue, and computes everything again.
+//!
+//! With [`PrefillMode::First`], a step computes whole prompts, and decodes only when no prompt can be computed.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::blocks::{BlockLease, BlockPool};
+use super::blocks::BlockPool;
+use super::cost::{CostModel, StepWork};
 use super::finish::EngineFinish;
-use super::{EngineJob, EngineOutput, FinishedJob};
+use super::options::{EngineOptions, PrefillMode};
+use super::sequence::Sequence;
+use super::stats::{E2E_BOUNDS, EngineStats};
+use super::token_times::{StepLog, TokenTimes};
+use super::{EngineJob, EngineOutput};
 use crate::measure::time::{Gap, Stamp};
-use crate::sim::cost::CostModel;
-use crate::sim::options::SimOptions;
-use crate::sim::stats::{E2E_BOUNDS, ITL_BOUNDS, SimStats, TTFT_BOUNDS};
+
+/// Length of the step log below which it is not searched for old steps.
+const MIN_LOG_STEPS: usize = 4_096;
 
 #[derive(Debug)]
 pub(super) struct BatchScheduler {
-    cost: CostModel,
-    max_num_seqs: usize,
-    max_waiting: usize,
-    token_budget: u32,
-    tokens_per_step: u32,
-    blocks: BlockPool,
-    waiting: VecDeque<Sequence>,
+    pub(super) cost: CostModel,
+    pub(super) prefill_mode: PrefillMode,
+    pub(super) front_end: Gap,
+    pub(super) max_num_seqs: usize,
+    pub(super) max_waiting: usize,
+    pub(super) token_budget: u32,
+    pub(super) tokens_per_step: u32,
+    pub(super) blocks: BlockPool,
+    pub(super) waiting: VecDeque<Sequence>,
     /// In order of admission.
-    running: Vec<Sequence>,
+    pub(super) running: Vec<Sequence>,
     /// Aborted since the last step.
-    gone: Vec<(Range<u64>, EngineFinish)>,
+    pub(super) gone: Vec<(Range<u64>, EngineFinish)>,
     /// End of the step in flight.
-    ends: Option<Stamp>,
+    pub(super) ends: Option<Stamp>,
     /// End of the previous step.
-    free_at: Stamp,
+    pub(super) free_at: Stamp,
+    /// Ends of the steps; kept only if a caller reads token times.
+    pub(super) log: Option<StepLog>,
+    /// Length of `log` at which steps that no sequence needs are dropped.
+    pub(super) log_limit: usize,
 }
 
-#[derive(Debug)]
-struct Sequence {
-    seq: u64,
-    job: EngineJob,
-    held: BlockLease,
-    arrived: Stamp,
-    admitted: Option<Stamp>,
-    first: Option<Stamp>,
-    last: Stamp,
-    /// End of the current stall.
-    resumes: Option<Stamp>,
-    /// Prompt tokens found in the prefix cache at first admission.
-    cached: u32,
-    /// Tokens with computed keys and values.
-    computed: u32,
-    /// Tokens computed by the step in flight; zero if the sequence is not in it.
-    scheduled: u32,
-    /// Output tokens of the step in flight.
-    emits: u32,
-    generated: u32,
-    /// The prompt is computed; after a preemption, also the output so far.
-    decoding: bool,
-}
-
-impl Sequence {
-    fn new(seq: u64, job: EngineJob, arrived: Stamp) -> Self {
-        let mut new = Self {
-            seq,
-            job,
-            held: BlockLease::default(),
-            arrived,
-            admitted: None,
-            first: None,
-            last: arrived,
-            resumes: None,
-            cached: 0,
-            computed: 0,
-            scheduled: 0,
-            emits: 0,
-            generated: 0,
-            decoding: false,
-        };
-        new.stall_from(arrived);
-        new
-    }
-
-    /// Begins the stall if it precedes the next token.
-    fn stall_from(&mut self, at: Stamp) {
-        if let Some(stall) = self.job.stall.take_if(|stall| stall.before <= self.generated + 1) {
-            self.resumes = Some(at.after(stall.gap));
-        }
-    }
-
-    fn stalled(&self, at: Stamp) -> bool {
-        self.resumes.is_some_and(|resumes| resumes > at)
-    }
-
-    fn remaining(&self) -> u32 {
-        self.job.prompt.tokens.saturating_add(self.generated).saturating_sub(self.computed)
-    }
-
-    /// Output tokens of a step that computes all remaining tokens. The first step gives one, and no step passes a
-    /// stall.
-    fn next_output(&self, tokens_per_step: u32) -> u32 {
-        let most = if self.decoding { tokens_per_step } else { 1 };
-        let left = self.job.output_tokens.saturating_sub(self.generated);
-        let until_stall = self.job.stall.map_or(u32::MAX, |stall| stall.before - 1 - self.generated);
-        most.min(left).min(until_stall)
-    }
-
-    /// Applies the step that ends at `at`. `None` if this sequence had no output.
-    fn book_step(&mut self, at: Stamp, stats: &mut SimStats) -> Option<EngineOutput> {
-        self.computed += std::mem::take(&mut self.scheduled);
-        let emits = std::mem::take(&mut self.emits);
-        if emits == 0 {
-            return None;
-        }
-        self.decoding = true;
-        self.generated += emits;
-        stats.generation_tokens += u64::from(emits);
-        if self.first.is_none() {
-            self.first = Some(at);
-            stats.prompt_tokens += u64::from(self.job.prompt.tokens);
-            stats.ttft.observe(&TTFT_BOUNDS, at.since(self.arrived));
-        } else {
-            stats.itl.observe(&ITL_BOUNDS, at.since(self.last));
-        }
-        self.last = at;
-        self.stall_from(at);
-        let done = self.generated >= self.job.output_tokens;
-        Some(EngineOutput {
-            seq: self.seq,
-            generated: self.generated,
-            at,
-            finished: done.then(|| self.finish(at, stats)),
-        })
-    }
-
-    fn finish(&self, at: Stamp, stats: &mut SimStats) -> FinishedJob {
-        stats.finish(self.job.ending);
-        stats.e2e.observe(&E2E_BOUNDS, at.since(self.arrived));
-        let admitted = self.admitted.unwrap_or(self.arrived);
-        let first = self.first.unwrap_or(at);
-        FinishedJob {
-            reason: self.job.ending,
-            cached_tokens: self.cached,
-            queued: admitted.since(self.arrived),
-            first: first.since(admitted),
-            decode: at.since(first),
-        }
-    }
+/// Why a sequence is or is not in the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Placement {
+    Scheduled,
+    /// No block is free.
+    NoBlocks,
+    /// The token budget of the step is used up.
+    NoBudget,
 }
 
 impl BatchScheduler {
-    pub(super) fn new(options: &SimOptions) -> Self {
+    pub(super) fn new(options: &EngineOptions) -> Self {
         let size = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
         Self {
             cost: options.cost.clone(),
+            prefill_mode: options.prefill_mode,
+            front_end: options.front_end,
             max_num_seqs: size(options.max_num_seqs),
             max_waiting: size(options.max_waiting),
             token_budget: options.max_batched_tokens,
             tokens_per_step: options.tokens_per_step,
-            blocks: BlockPool::new(options.kv_blocks, options.prefix_cache),
+            blocks: BlockPool::new(options.kv_blocks, options.block_tokens, options.prefix_cache),
             waiting: VecDeque::new(),
             running: Vec::new(),
             gone: Vec::new(),
             ends: None,
             free_at: Stamp::default(),
+            log: None,
+            log_limit: MIN_LOG_STEPS,
         }
+    }
+
+    /// Keeps the times of tokens from now on, for [`advance`](Self::advance).
+    pub(super) fn keep_token_times(&mut self) {
+        self.log.get_or_insert_default();
     }
 
     /// Sequences that can be accepted now: free queue places plus free slots.
@@ -173,14 +92,18 @@ impl BatchScheduler {
     }
 
     pub(super) fn submit(&mut self, now: Stamp, seq: u64, job: EngineJob) {
-        self.waiting.push_back(Sequence::new(seq, job, now));
+        self.waiting.push_back(Sequence::new(seq, job, now.after(self.front_end)));
     }
 
     pub(super) fn abort(&mut self, seqs: Range<u64>, why: EngineFinish) {
         self.gone.push((seqs, why));
     }
 
-    pub(super) fn gauge(&self, stats: &mut SimStats) {
+    pub(super) fn in_flight(&self) -> usize {
+        self.running.len() + self.waiting.len()
+    }
+
+    pub(super) fn gauge(&self, stats: &mut EngineStats) {
         stats.running = self.running.len() as u64;
         stats.waiting = self.waiting.len() as u64;
         stats.kv_usage = self.blocks.usage();
@@ -191,7 +114,7 @@ impl BatchScheduler {
         self.ends.or(sweep).or_else(|| self.next_start())
     }
 
-    pub(super) fn step(&mut self, now: Stamp, stats: &mut SimStats, out: &mut Vec<EngineOutput>) -> Option<Stamp> {
+    pub(super) fn step(&mut self, now: Stamp, stats: &mut EngineStats, out: &mut Vec<EngineOutput>) -> Option<Stamp> {
         if let Some(ends) = self.ends {
             if now < ends {
                 return Some(ends);
@@ -200,12 +123,12 @@ impl BatchScheduler {
             self.free_at = ends;
         }
         self.sweep(stats);
-        self.land(stats, out);
+        self.land(stats, &mut |output, _| out.push(output));
         self.launch(now, stats)
     }
 
     /// Releases aborted sequences.
-    fn sweep(&mut self, stats: &mut SimStats) {
+    pub(super) fn sweep(&mut self, stats: &mut EngineStats) {
         for (seqs, why) in std::mem::take(&mut self.gone) {
             let blocks = &mut self.blocks;
             let mut keep = |sequence: &mut Sequence| {
@@ -222,17 +145,28 @@ impl BatchScheduler {
     }
 
     /// Applies the step that has just ended.
-    fn land(&mut self, stats: &mut SimStats, out: &mut Vec<EngineOutput>) {
+    pub(super) fn land(&mut self, stats: &mut EngineStats, out: &mut impl FnMut(EngineOutput, TokenTimes<'_>)) {
         let (blocks, at) = (&mut self.blocks, self.free_at);
+        let mut unread = StepLog::default();
+        let log = self.log.as_mut().unwrap_or(&mut unread);
+        if self.running.iter().any(|sequence| sequence.emits > 0) {
+            log.push(at);
+        }
+        let step = log.next().saturating_sub(1);
         self.running.retain_mut(|sequence| {
-            let Some(output) = sequence.book_step(at, stats) else { return true };
+            let Some(output) = sequence.book_step(at, step, stats) else { return true };
             let stays = output.finished.is_none();
             if !stays {
                 blocks.release(std::mem::take(&mut sequence.held));
             }
-            out.push(output);
+            out(output, TokenTimes::new(&sequence.steps, log));
             stays
         });
+        if log.len() >= self.log_limit {
+            let kept = self.running.iter().chain(&self.waiting).filter_map(|sequence| sequence.steps.first()).min();
+            log.forget_before(kept.unwrap_or(log.next()));
+            self.log_limit = (2 * log.len()).max(MIN_LOG_STEPS);
+        }
     }
 
     /// Start of the next step: now if any sequence can run, else at the next arrival or resumption.
@@ -248,7 +182,7 @@ impl BatchScheduler {
     /// A step starts at the end of the previous one, however late the caller is. Neither that lateness nor an arrival
     /// during it affects the model. If the caller is late by more than the shortest step, the lost time is skipped
     /// without a burst, as for a stopped process.
-    fn launch(&mut self, now: Stamp, stats: &mut SimStats) -> Option<Stamp> {
+    pub(super) fn launch(&mut self, now: Stamp, stats: &mut EngineStats) -> Option<Stamp> {
         let mut start = self.next_start()?;
         if start > now {
             return Some(start);
@@ -256,29 +190,53 @@ impl BatchScheduler {
         if now.since(start) > self.cost.step_base {
             start = now;
         }
-        let mut budget = self.token_budget;
-        let preempted = self.schedule_running(start, &mut budget, stats);
-        if !preempted {
-            self.admit(start, &mut budget, stats);
-        }
-        let (mut seqs, mut prefill) = (0, 0);
+        let cached = self.schedule(start, stats);
+        let mut work = StepWork { cached, ..StepWork::default() };
         for sequence in self.running.iter().filter(|sequence| sequence.scheduled > 0) {
-            seqs += 1;
-            if !sequence.decoding {
-                prefill += u64::from(sequence.scheduled);
+            work.seqs += 1;
+            match sequence.decoding {
+                true => work.kv_tokens += u64::from(sequence.context()),
+                false => work.add_chunk(sequence.computed, sequence.scheduled),
             }
         }
-        if seqs == 0 {
+        if work.seqs == 0 {
             // All sequences of the batch are stalled, and they hold the resources that the others need.
             return self.running.iter().filter_map(|sequence| sequence.resumes).filter(|at| *at > start).min();
         }
-        let took = self.cost.step(seqs, prefill).max(Gap::from_nanos(1));
-        self.ends = Some(start.after(took));
+        self.ends = Some(start.after(self.step_time(&work)));
         self.ends
     }
 
+    pub(super) fn step_time(&self, work: &StepWork) -> Gap {
+        self.cost.step(work).max(Gap::from_nanos(1))
+    }
+
+    /// Fills the step. Returns the prompt tokens that it takes from the cache.
+    fn schedule(&mut self, start: Stamp, stats: &mut EngineStats) -> u64 {
+        let mut budget = self.token_budget;
+        match self.prefill_mode {
+            PrefillMode::Chunked => match self.schedule_running(start, &mut budget, stats) {
+                true => 0,
+                false => self.admit(start, &mut budget, stats),
+            },
+            PrefillMode::First => {
+                let whole = Some(self.token_budget);
+                for sequence in self.running.iter_mut().filter(|sequence| !sequence.decoding) {
+                    if !sequence.stalled(start) {
+                        place(sequence, &mut self.blocks, &mut budget, self.tokens_per_step, whole);
+                    }
+                }
+                let cached = self.admit(start, &mut budget, stats);
+                if budget == self.token_budget {
+                    self.schedule_running(start, &mut budget, stats);
+                }
+                cached
+            }
+        }
+    }
+
     /// Schedules the running sequences. Returns `true` if it had to preempt one.
-    fn schedule_running(&mut self, start: Stamp, budget: &mut u32, stats: &mut SimStats) -> bool {
+    fn schedule_running(&mut self, start: Stamp, budget: &mut u32, stats: &mut EngineStats) -> bool {
         let mut preempted = false;
         let mut at = 0;
         while at < self.running.len() && *budget > 0 {
@@ -287,11 +245,13 @@ impl BatchScheduler {
                 at += 1;
                 continue;
             }
-            if schedule(sequence, &mut self.blocks, budget, self.tokens_per_step) {
-                at += 1;
-                continue;
+            match place(sequence, &mut self.blocks, budget, self.tokens_per_step, None) {
+                Placement::Scheduled | Placement::NoBudget => {
+                    at += 1;
+                    continue;
+                }
+                Placement::NoBlocks => preempted = true,
             }
-            preempted = true;
             if let Some(mut victim) = self.running.pop() {
                 self.blocks.release(std::mem::take(&mut victim.held));
                 victim.computed = 0;
@@ -303,17 +263,19 @@ impl BatchScheduler {
         preempted
     }
 
-    /// Admits waiting sequences that arrived before the step started.
-    fn admit(&mut self, start: Stamp, budget: &mut u32, stats: &mut SimStats) {
+    /// Admits waiting sequences that arrived before the step started. Returns the tokens that they found in the cache.
+    fn admit(&mut self, start: Stamp, budget: &mut u32, stats: &mut EngineStats) -> u64 {
+        let whole = (self.prefill_mode == PrefillMode::First).then_some(self.token_budget);
+        let mut from_cache = 0;
         while *budget > 0 && self.running.len() < self.max_num_seqs {
             let Some(mut sequence) = self.waiting.pop_front_if(|next| next.arrived <= start) else { break };
             let tokens = sequence.job.prompt.tokens;
             sequence.held = self.blocks.adopt(&sequence.job.prompt.chain, tokens);
-            let cached = sequence.held.tokens();
+            let cached = self.blocks.shared_tokens(&sequence.held);
             sequence.computed = cached;
             // A stall before the first token occupies a slot, like any other stall.
-            let joins =
-                sequence.stalled(start) || schedule(&mut sequence, &mut self.blocks, budget, self.tokens_per_step);
+            let joins = sequence.stalled(start)
+                || place(&mut sequence, &mut self.blocks, budget, self.tokens_per_step, whole) == Placement::Scheduled;
             if !joins {
                 self.blocks.release(std::mem::take(&mut sequence.held));
                 sequence.computed = 0;
@@ -327,24 +289,37 @@ impl BatchScheduler {
                 stats.cache_hits += u64::from(cached);
                 stats.queue.observe(&E2E_BOUNDS, start.since(sequence.arrived));
             }
+            from_cache += u64::from(cached);
             self.running.push(sequence);
         }
+        from_cache
     }
 }
 
-/// Adds one sequence to the step with as many tokens as the budget allows. Returns `false` and changes nothing if no
-/// block is free.
-fn schedule(sequence: &mut Sequence, blocks: &mut BlockPool, budget: &mut u32, tokens_per_step: u32) -> bool {
-    let tokens = sequence.remaining().min(*budget);
+/// Adds one sequence to the step with as many tokens as the budget allows; with `whole_prompts`, the budget of an empty
+/// step, with all or none. A prompt over that budget has a step for itself. Changes nothing if there is no place.
+fn place(
+    sequence: &mut Sequence,
+    blocks: &mut BlockPool,
+    budget: &mut u32,
+    tokens_per_step: u32,
+    whole_prompts: Option<u32>,
+) -> Placement {
+    let remaining = sequence.remaining();
+    let whole = whole_prompts.is_some() && remaining > *budget;
+    if whole && whole_prompts.is_some_and(|full| *budget < full) {
+        return Placement::NoBudget;
+    }
+    let tokens = if whole { remaining } else { remaining.min(*budget) };
     let computed = sequence.computed.saturating_add(tokens);
     if !blocks.grow(&mut sequence.held, computed) {
-        return false;
+        return Placement::NoBlocks;
     }
     blocks.publish(&mut sequence.held, &sequence.job.prompt.chain, computed);
-    if tokens == sequence.remaining() {
+    if tokens == remaining {
         sequence.emits = sequence.next_output(tokens_per_step);
     }
     sequence.scheduled = tokens;
-    *budget -= tokens;
-    true
+    *budget = budget.saturating_sub(tokens);
+    Placement::Scheduled
 }
