@@ -19,7 +19,7 @@
 //!
 //! ```text
 //! main       -> cli
-//! cli        -> proxy, replay, report, inspect, sim, engine, trace, export, capture, trace_file, net, config, stats, measure, clock
+//! cli        -> proxy, replay, report, inspect, twin, sim, engine, trace, export, capture, trace_file, net, config, stats, measure, clock
 //! proxy      -> export, capture, net, config, measure, clock
 //! replay     -> trace, trace_file, net, stats, measure, clock
 //! report     -> inspect, trace_file, stats, measure
@@ -27,6 +27,7 @@
 //! trace      -> trace_file, stats, measure
 //! inspect    -> net, stats, measure
 //! capture    -> trace_file, stats, measure, clock
+//! twin       -> engine, trace_file, stats, measure
 //! sim        -> engine, stats, measure, clock
 //! engine     -> stats, measure
 //! trace_file -> stats, measure
@@ -55,3 +56,4 @@ pub mod sim;
 pub mod stats;
 pub mod trace;
 pub mod trace_file;
+pub mod twin;

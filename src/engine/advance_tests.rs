@@ -17,7 +17,10 @@ fn arrival() -> impl Strategy<Value = Arrival> {
     (0_u64..2_000_000, 1_u32..200, 1_u32..120, 0_u64..4).prop_map(|(at, prompt, output_tokens, family)| {
         let chain = (0..u64::from(prompt / 16)).map(|block| family << 32 | block).collect();
         let prompt = EnginePrompt { tokens: prompt, chain };
-        Arrival { at, job: EngineJob { prompt, output_tokens, ending: EngineFinish::Length, stall: None } }
+        Arrival {
+            at,
+            job: EngineJob { prompt, output_tokens, ending: EngineFinish::Length, stall: None, transferred: false },
+        }
     })
 }
 

@@ -17,7 +17,7 @@ use super::options::{EngineOptions, PrefillMode};
 use super::sequence::Sequence;
 use super::stats::{E2E_BOUNDS, EngineStats};
 use super::token_times::{StepLog, TokenTimes};
-use super::{EngineJob, EngineOutput};
+use super::{EngineJob, EngineOutput, EnginePrompt};
 use crate::measure::time::{Gap, Stamp};
 
 /// Length of the step log below which it is not searched for old steps.
@@ -92,11 +92,25 @@ impl BatchScheduler {
     }
 
     pub(super) fn submit(&mut self, now: Stamp, seq: u64, job: EngineJob) {
-        self.waiting.push_back(Sequence::new(seq, job, now.after(self.front_end)));
+        // A transferred sequence has passed a front end already.
+        let front_end = if job.transferred { Gap::ZERO } else { self.front_end };
+        self.waiting.push_back(Sequence::new(seq, job, now.after(front_end)));
     }
 
     pub(super) fn abort(&mut self, seqs: Range<u64>, why: EngineFinish) {
         self.gone.push((seqs, why));
+    }
+
+    /// Passes each unfinished sequence to `lost`.
+    pub(super) fn abandon(self, lost: &mut impl FnMut(u64, u32, TokenTimes<'_>)) {
+        let log = self.log.unwrap_or_default();
+        for sequence in self.running.iter().chain(&self.waiting) {
+            lost(sequence.seq, sequence.generated, TokenTimes::new(&sequence.steps, &log));
+        }
+    }
+
+    pub(super) fn cached_tokens(&self, prompt: &EnginePrompt) -> u32 {
+        self.blocks.cached_tokens(&prompt.chain, prompt.tokens)
     }
 
     pub(super) fn in_flight(&self) -> usize {
@@ -270,9 +284,13 @@ impl BatchScheduler {
         while *budget > 0 && self.running.len() < self.max_num_seqs {
             let Some(mut sequence) = self.waiting.pop_front_if(|next| next.arrived <= start) else { break };
             let tokens = sequence.job.prompt.tokens;
-            sequence.held = self.blocks.adopt(&sequence.job.prompt.chain, tokens);
+            // Only a transferred sequence decodes before its admission.
+            let transferred = sequence.decoding;
+            if !transferred {
+                sequence.held = self.blocks.adopt(&sequence.job.prompt.chain, tokens);
+            }
             let cached = self.blocks.shared_tokens(&sequence.held);
-            sequence.computed = cached;
+            sequence.computed = if transferred { tokens } else { cached };
             // A stall before the first token occupies a slot, like any other stall.
             let joins = sequence.stalled(start)
                 || place(&mut sequence, &mut self.blocks, budget, self.tokens_per_step, whole) == Placement::Scheduled;
@@ -285,8 +303,10 @@ impl BatchScheduler {
             if sequence.admitted.is_none() {
                 sequence.admitted = Some(start);
                 sequence.cached = cached;
-                stats.cache_queries += u64::from(tokens);
-                stats.cache_hits += u64::from(cached);
+                if !transferred {
+                    stats.cache_queries += u64::from(tokens);
+                    stats.cache_hits += u64::from(cached);
+                }
                 stats.queue.observe(&E2E_BOUNDS, start.since(sequence.arrived));
             }
             from_cache += u64::from(cached);

@@ -92,8 +92,7 @@ impl BlockPool {
     /// output token needs a computed input token.
     pub(super) fn adopt(&mut self, chain: &[u64], tokens: u32) -> BlockLease {
         let mut held = BlockLease::default();
-        let most = usize::try_from(tokens.saturating_sub(1) / self.block_tokens).unwrap_or(usize::MAX);
-        for hash in chain.iter().take(most) {
+        for hash in chain.iter().take(self.most_cached(tokens)) {
             let Some(block) = self.cached.get_mut(hash) else { break };
             self.idle -= u32::from(block.users == 0);
             block.users += 1;
@@ -101,6 +100,16 @@ impl BlockPool {
         }
         held.settled = held.shared.len();
         held
+    }
+
+    fn most_cached(&self, tokens: u32) -> usize {
+        usize::try_from(tokens.saturating_sub(1) / self.block_tokens).unwrap_or(usize::MAX)
+    }
+
+    /// Tokens that [`adopt`](Self::adopt) would find.
+    pub(super) fn cached_tokens(&self, chain: &[u64], tokens: u32) -> u32 {
+        let found = chain.iter().take(self.most_cached(tokens)).take_while(|hash| self.cached.contains_key(hash));
+        u32::try_from(found.count()).unwrap_or(u32::MAX).saturating_mul(self.block_tokens)
     }
 
     /// Extends `held` to `tokens`, and evicts unused blocks if necessary. Returns `false` and changes nothing if the

@@ -61,6 +61,8 @@ pub struct EngineJob {
     pub ending: EngineFinish,
     /// A pause for tests of clients.
     pub stall: Option<Stall>,
+    /// Another engine has computed the prompt and the first token; this one decodes from the second token on.
+    pub transferred: bool,
 }
 
 /// Tokens that one step generated for one sequence.
@@ -204,6 +206,21 @@ impl Engine {
         match &self.scheduler {
             Scheduler::Batching(batching) => batching.next_finish(),
             Scheduler::Cadence(cadence) => cadence.due(),
+        }
+    }
+
+    /// Ends the engine, and passes each unfinished sequence to `lost` with its number of tokens and their times.
+    pub fn abandon(self, mut lost: impl FnMut(u64, u32, TokenTimes<'_>)) {
+        if let Scheduler::Batching(batching) = self.scheduler {
+            batching.abandon(&mut lost);
+        }
+    }
+
+    /// Tokens of a prompt that the prefix cache holds.
+    pub fn cached_tokens(&self, prompt: &EnginePrompt) -> u32 {
+        match &self.scheduler {
+            Scheduler::Batching(batching) => batching.cached_tokens(prompt),
+            Scheduler::Cadence(_) => 0,
         }
     }
 

@@ -34,21 +34,22 @@ pub(super) struct Sequence {
 
 impl Sequence {
     pub(super) fn new(seq: u64, job: EngineJob, arrived: Stamp) -> Self {
+        let transferred = job.transferred;
         let mut new = Self {
             seq,
             job,
             held: BlockLease::default(),
             arrived,
             admitted: None,
-            first: None,
+            first: transferred.then_some(arrived),
             last: arrived,
             resumes: None,
             cached: 0,
             computed: 0,
             scheduled: 0,
             emits: 0,
-            generated: 0,
-            decoding: false,
+            generated: transferred.into(),
+            decoding: transferred,
             steps: TokenSteps::default(),
         };
         new.stall_from(arrived);

@@ -23,7 +23,7 @@ fn options() -> EngineOptions {
 
 fn job(prompt: u32, output: u32) -> EngineJob {
     let prompt = EnginePrompt { tokens: prompt, chain: (0..u64::from(prompt / 16)).collect() };
-    EngineJob { prompt, output_tokens: output, ending: EngineFinish::Length, stall: None }
+    EngineJob { prompt, output_tokens: output, ending: EngineFinish::Length, stall: None, transferred: false }
 }
 
 fn unlike(salt: u64, prompt: u32, output: u32) -> EngineJob {

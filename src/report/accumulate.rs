@@ -273,7 +273,7 @@ impl Accumulator {
 
 /// Returns each SLO's verdict, or `None` if the SLO does not apply. Users wait from the planned moment, so objectives
 /// start there if the definitions include it.
-fn verdicts(request: &RequestView, settings: &AccumulatorSettings) -> Vec<Option<bool>> {
+pub fn verdicts(request: &RequestView, settings: &AccumulatorSettings) -> Vec<Option<bool>> {
     let (definitions, slos) = (settings.definitions, &settings.slos);
     let start = if definitions.use_planned_time() { request.started() } else { request.sent };
     let times = definitions.times(request, start);

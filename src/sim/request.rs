@@ -184,7 +184,7 @@ impl SimRequest {
                 let room = options.max_model_len.saturating_sub(prompt.tokens).max(1);
                 let most = self.length.most.unwrap_or(room).min(room);
                 let (output_tokens, ending) = self.length.draw(most, mix(seed ^ number), options.mean_output_tokens);
-                jobs.push(EngineJob { prompt: prompt.clone(), output_tokens, ending, stall });
+                jobs.push(EngineJob { prompt: prompt.clone(), output_tokens, ending, stall, transferred: false });
             }
         }
         jobs

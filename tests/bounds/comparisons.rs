@@ -51,7 +51,8 @@ fn capture(folder: &Path, name: &str, seed: u64, step_base: Gap) -> PathBuf {
                 let tokens = (isl.sample(&mut random) as u32).clamp(1, 8_000);
                 let output_tokens = (osl.sample(&mut random) as u32).clamp(2, 200);
                 let prompt = EnginePrompt { tokens, ..EnginePrompt::default() };
-                let job = EngineJob { prompt, output_tokens, ending: EngineFinish::Length, stall: None };
+                let job =
+                    EngineJob { prompt, output_tokens, ending: EngineFinish::Length, stall: None, transferred: false };
                 engine.submit(next, vec![job]).unwrap();
                 engine.step(next, &mut output);
                 let mut entry = TraceEntry {

@@ -1,13 +1,13 @@
 //! The load runner behind every verb that sends: flags, plan, progress, result.
 
-mod artifacts;
+pub(super) mod artifacts;
 mod calibrate;
 mod error;
 pub mod figures;
 pub(super) mod flag_aliases;
 pub(super) mod flags;
 mod live;
-mod metadata;
+pub(super) mod metadata;
 mod plan;
 mod prefix_warmup;
 mod progress;
