@@ -6,7 +6,6 @@ use std::convert::Infallible;
 use std::time::Instant;
 
 use streamgauge::engine::{CostModel, EngineOptions};
-use streamgauge::measure::time::Gap;
 use streamgauge::trace_file::row::{PromptShape, TraceEntry};
 use streamgauge::twin::fleet::FleetOptions;
 use streamgauge::twin::operations::Operations;

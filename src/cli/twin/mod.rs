@@ -1,6 +1,7 @@
 //! `streamgauge twin`: fits engines to a capture, and runs traffic through them in virtual time.
 
 mod figures;
+mod fit;
 mod run;
 mod table;
 mod variant;
@@ -13,7 +14,9 @@ use super::terminal::print;
 use super::verb_help::VerbHelp;
 use crate::twin::model::TwinModel;
 
-pub(super) const HELP: VerbHelp = VerbHelp { flags: &[], examples: &[RUN] };
+pub(super) const HELP: VerbHelp = VerbHelp { flags: &[], examples: &[FIT, RUN] };
+
+const FIT: (&str, &str) = ("Fit a twin to a capture", "streamgauge twin fit capture/ -o twin.json");
 
 const RUN: (&str, &str) = (
     "Compare one to eight replicas on a captured day",
@@ -21,7 +24,20 @@ const RUN: (&str, &str) = (
 );
 
 /// The help of every verb below `twin`.
-pub(super) const SUBVERBS: [(&str, VerbHelp); 2] = [
+pub(super) const SUBVERBS: [(&str, VerbHelp); 3] = [
+    (
+        "fit",
+        VerbHelp {
+            flags: &["output", "server-metrics", "json"],
+            examples: &[
+                FIT,
+                (
+                    "Fit with the cache size that vLLM's metrics page states",
+                    "streamgauge twin fit capture/ --server-metrics page.txt -o twin.json",
+                ),
+            ],
+        },
+    ),
     (
         "run",
         VerbHelp {
@@ -67,6 +83,7 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Fit(fit::FitArgs),
     Run(Box<run::RunArgs>),
     /// Print the JSON Schema of twin.json
     Schema,
@@ -74,6 +91,7 @@ enum Verb {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.verb {
+        Verb::Fit(args) => fit::run(args),
         Verb::Run(args) => run::run(args),
         Verb::Schema => print(&format!("{:#}\n", TwinModel::schema().as_value())),
     }

@@ -1,0 +1,6 @@
+//! The twin: fitted engines in virtual time.
+
+#![expect(clippy::unwrap_used, reason = "clippy recognizes tests by their attribute; their helpers have none")]
+
+mod recovery;
+mod traffic;
