@@ -40,6 +40,8 @@ pub(super) struct BlockLease {
     private: u32,
     /// Full prompt blocks that are decided: shared, or private copies of a block cached by another sequence.
     settled: usize,
+    /// Tokens that fit into all blocks.
+    capacity: u32,
 }
 
 impl BlockLease {
@@ -80,6 +82,9 @@ impl BlockPool {
 
     /// Blocks that `held` lacks for `tokens`.
     pub(super) fn missing(&self, held: &BlockLease, tokens: u32) -> u32 {
+        if tokens <= held.capacity {
+            return 0;
+        }
         tokens.div_ceil(self.block_tokens).saturating_sub(held.count())
     }
 
@@ -99,6 +104,7 @@ impl BlockPool {
             held.shared.push(*hash);
         }
         held.settled = held.shared.len();
+        held.capacity = self.shared_tokens(&held);
         held
     }
 
@@ -116,6 +122,9 @@ impl BlockPool {
     /// pool is full.
     pub(super) fn grow(&mut self, held: &mut BlockLease, tokens: u32) -> bool {
         let missing = self.missing(held, tokens);
+        if missing == 0 {
+            return true;
+        }
         if missing > self.free() {
             return false;
         }
@@ -128,6 +137,7 @@ impl BlockPool {
         }
         self.private += missing;
         held.private += missing;
+        held.capacity = held.count().saturating_mul(self.block_tokens);
         true
     }
 
@@ -139,7 +149,7 @@ impl BlockPool {
     /// Caches the prompt blocks that `computed` tokens fill. A block that another sequence has cached meanwhile stays
     /// private as a duplicate, as in vLLM.
     pub(super) fn publish(&mut self, held: &mut BlockLease, chain: &[u64], computed: u32) {
-        if !self.reuse {
+        if !self.reuse || held.settled >= chain.len() {
             return;
         }
         let full = usize::try_from(computed / self.block_tokens).unwrap_or(usize::MAX).min(chain.len());

@@ -11,6 +11,14 @@ use crate::measure::time::Stamp;
 /// Steps that a prediction of the next finish looks ahead. A longer run is predicted in parts.
 const MAX_LOOKAHEAD_STEPS: u32 = 4_096;
 
+/// A batch that only decodes.
+struct SteadyBatch {
+    /// Steps until the first sequence finishes, at least 1. A step in flight counts.
+    steps: u32,
+    /// Work of the next step.
+    work: StepWork,
+}
+
 impl BatchScheduler {
     /// Runs all steps due before `until`, and passes each finished sequence to `done`. Equal to calls of
     /// [`step`](Self::step) at each due time, but steps that only decode are applied in bulk.
@@ -48,11 +56,13 @@ impl BatchScheduler {
         let due = self.due()?;
         let Some(ends) = self.ends else { return Some(due) };
         let in_step = self.running.iter().all(|sequence| sequence.emits > 0);
-        let steps = self.steady_steps(ends);
-        if !in_step || steps == 0 || !self.fits(steps) {
+        let Some(SteadyBatch { steps, mut work }) = self.steady_batch(ends).filter(|steady| self.fits(steady.steps))
+        else {
+            return Some(ends);
+        };
+        if !in_step {
             return Some(ends);
         }
-        let mut work = self.decode_work();
         let (seqs, each) = (work.seqs, u64::from(self.tokens_per_step));
         let mut at = ends;
         for _ in 1..steps.min(MAX_LOOKAHEAD_STEPS) {
@@ -67,22 +77,16 @@ impl BatchScheduler {
         self.running.len() < self.max_num_seqs && self.waiting.front().is_some_and(|next| next.arrived <= start)
     }
 
-    /// Work of a step that decodes all running sequences.
-    fn decode_work(&self) -> StepWork {
-        let kv_tokens = self.running.iter().map(|sequence| u64::from(sequence.context())).sum();
-        StepWork { seqs: self.running.len() as u64, kv_tokens, ..StepWork::default() }
-    }
-
     /// Applies steps that end before `until`, decode every running sequence, and finish none. Needs a landed step.
     fn decode_in_bulk(&mut self, until: Stamp, stats: &mut EngineStats) {
         let (start, each) = (self.free_at, self.tokens_per_step);
-        let mut most = self.steady_steps(start).saturating_sub(1);
+        let Some(SteadyBatch { steps, mut work }) = self.steady_batch(start) else { return };
+        let mut most = steps - 1;
         while most > 0 && !self.fits(most) {
             most /= 2;
         }
         let arrival = self.waiting.front().filter(|_| self.running.len() < self.max_num_seqs).map(|next| next.arrived);
-        let mut work = self.decode_work();
-        let (mut at, mut done) = (start, 0_u32);
+        let (mut at, mut done, mut first_end) = (start, 0_u32, start);
         while done < most && arrival.is_none_or(|arrival| arrival > at) {
             let took = self.step_time(&work);
             let end = at.after(took);
@@ -90,7 +94,7 @@ impl BatchScheduler {
                 break;
             }
             match done {
-                0 => self.running.iter().for_each(|sequence| sequence.observe_gap(end, stats)),
+                0 => first_end = end,
                 _ => stats.observe_gaps(took, work.seqs),
             }
             if let Some(log) = &mut self.log {
@@ -105,6 +109,7 @@ impl BatchScheduler {
         self.free_at = at;
         let next = self.log.as_ref().map_or(0, StepLog::next);
         for sequence in &mut self.running {
+            sequence.observe_gap(first_end, stats);
             let computed = sequence.computed_after(done, each);
             // `fits` has made sure of the blocks.
             let grown = self.blocks.grow(&mut sequence.held, computed);
@@ -115,21 +120,27 @@ impl BatchScheduler {
         stats.generation_tokens += work.seqs * u64::from(each) * u64::from(done);
     }
 
-    /// Steps until the first sequence finishes, if every step until then decodes all running sequences; else 0. A step
-    /// in flight counts. No block may be missing, which [`fits`](Self::fits) says.
-    fn steady_steps(&self, start: Stamp) -> u32 {
+    /// The batch, if every step decodes all running sequences until the first of them finishes. No block may be missing,
+    /// which [`fits`](Self::fits) says.
+    fn steady_batch(&self, start: Stamp) -> Option<SteadyBatch> {
         if !self.gone.is_empty() || self.can_admit(start) {
-            return 0;
+            return None;
         }
-        if !self.running.iter().all(|sequence| sequence.is_steady(start)) {
-            return 0;
+        let (mut kv_tokens, mut next, mut left) = (0, 0, u32::MAX);
+        for sequence in &self.running {
+            if !sequence.is_steady(start) {
+                return None;
+            }
+            kv_tokens += u64::from(sequence.context());
+            next += u64::from(sequence.remaining());
+            left = left.min(sequence.tokens_left());
         }
-        let (budget, each) = (u64::from(self.token_budget), self.tokens_per_step);
-        let next: u64 = self.running.iter().map(|sequence| u64::from(sequence.remaining())).sum();
-        if next > budget || self.running.len() as u64 * u64::from(each) > budget {
-            return 0;
+        let (budget, each, seqs) = (u64::from(self.token_budget), self.tokens_per_step, self.running.len() as u64);
+        if seqs == 0 || next > budget || seqs * u64::from(each) > budget {
+            return None;
         }
-        self.running.iter().map(|sequence| sequence.steps_to_finish(each)).min().unwrap_or(0)
+        let work = StepWork { seqs, kv_tokens, ..StepWork::default() };
+        Some(SteadyBatch { steps: left.div_ceil(each).max(1), work })
     }
 
     /// True if the KV cache has the blocks for `steps` further steps of all sequences.

@@ -133,9 +133,9 @@ impl Sequence {
         self.decoding && self.job.stall.is_none() && !self.stalled(at)
     }
 
-    /// Number of steps to the last token.
-    pub(super) fn steps_to_finish(&self, tokens_per_step: u32) -> u32 {
-        self.job.output_tokens.saturating_sub(self.generated).div_ceil(tokens_per_step)
+    /// Output tokens that are not generated yet.
+    pub(super) fn tokens_left(&self) -> u32 {
+        self.job.output_tokens.saturating_sub(self.generated)
     }
 
     /// Tokens with computed keys and values after `steps` further decode steps: all but those of the last step.

@@ -73,11 +73,26 @@ pub(crate) struct EngineHistogram<const N: usize> {
     pub(crate) count: u64,
     /// Sum of the observations.
     pub(crate) sum: Gap,
+    latest: LatestBucket,
+}
+
+/// Bucket of the latest observation: the sequences of a step have equal gaps.
+#[derive(Clone, Copy, Default)]
+struct LatestBucket {
+    gap: Gap,
+    bucket: Option<usize>,
+}
+
+impl std::fmt::Debug for LatestBucket {
+    /// Shows nothing, because it is no property of the histogram.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("_")
+    }
 }
 
 impl<const N: usize> Default for EngineHistogram<N> {
     fn default() -> Self {
-        Self { counts: [0; N], count: 0, sum: Gap::ZERO }
+        Self { counts: [0; N], count: 0, sum: Gap::ZERO, latest: LatestBucket { gap: Gap::ZERO, bucket: Some(0) } }
     }
 }
 
@@ -89,10 +104,13 @@ impl<const N: usize> EngineHistogram<N> {
 
     /// Adds `gap` as often as `times`.
     pub(crate) fn observe_times(&mut self, bounds: &[f64; N], gap: Gap, times: u64) {
-        let seconds = gap.as_secs();
         self.count += times;
         self.sum = Gap::from_nanos(self.sum.as_nanos().saturating_add(gap.as_nanos().saturating_mul(times)));
-        if let Some(at) = bounds.iter().position(|bound| seconds <= *bound) {
+        if gap != self.latest.gap {
+            let seconds = gap.as_secs();
+            self.latest = LatestBucket { gap, bucket: bounds.iter().position(|bound| seconds <= *bound) };
+        }
+        if let Some(at) = self.latest.bucket {
             self.counts[at] += times;
         }
     }

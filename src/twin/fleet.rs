@@ -89,6 +89,16 @@ impl Fleet {
         self.collect(done);
     }
 
+    /// Runs the replicas that may finish a request before `until`: the numbers of requests in flight are those of `until`.
+    pub(super) fn finish_before(&mut self, until: Stamp, done: &mut Vec<TwinResponse>) {
+        for replica in &mut self.replicas {
+            if replica.next_finish().is_some_and(|finish| finish < until) {
+                replica.advance(until, &mut self.finished);
+            }
+        }
+        self.collect(done);
+    }
+
     /// Routes a request at `now`.
     pub(super) fn submit(
         &mut self,
@@ -97,8 +107,10 @@ impl Fleet {
         scheme: Option<&BlockScheme>,
         done: &mut Vec<TwinResponse>,
     ) {
-        if self.options.router.needs_load() || self.admission.is_some() {
-            self.advance(now, done);
+        match self.options.router {
+            Router::Prefix => self.advance(now, done),
+            router if router.needs_load() || self.admission.is_some() => self.finish_before(now, done),
+            _ => {}
         }
         let in_flight = || self.replicas.iter().map(Replica::in_flight).sum::<usize>();
         if self.admission.is_some_and(|most| in_flight() >= most) {

@@ -57,6 +57,7 @@ pub struct TwinEngine {
     pub model: Option<String>,
     /// Its parameters.
     #[serde(default)]
+    #[schemars(transform = list_parameters)]
     pub parameters: BTreeMap<Parameter, Estimate>,
     /// The part of the load that the fit has seen; outside of it the twin extrapolates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -64,6 +65,17 @@ pub struct TwinEngine {
     /// Error of the fit on rows that it has not seen.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held_out: Vec<HeldOutError>,
+}
+
+/// Lists the names of the parameters, with their units.
+fn list_parameters(schema: &mut schemars::Schema) {
+    let estimate = |parameter: Parameter| {
+        let name = parameter.name().replace('-', "_");
+        (name, serde_json::json!({ "$ref": "#/$defs/Estimate", "description": format!("In {}.", parameter.unit()) }))
+    };
+    let properties: serde_json::Map<String, serde_json::Value> = Parameter::ALL.into_iter().map(estimate).collect();
+    schema.insert("properties".to_owned(), properties.into());
+    schema.insert("additionalProperties".to_owned(), false.into());
 }
 
 /// Load that a fit has seen.
@@ -428,6 +440,8 @@ mod tests {
             parameter.apply(value, &mut options).unwrap();
             assert_eq!(parameter.read(&options), value, "{}", parameter.name());
             assert_eq!(Parameter::named(parameter.name()), Some(parameter));
+            let key = serde_json::to_value(parameter).unwrap();
+            assert_eq!(key, parameter.name().replace('-', "_"), "the name in the file");
             assert!(parameter.apply(-1.0, &mut options).is_err() && parameter.apply(f64::NAN, &mut options).is_err());
         }
     }

@@ -184,7 +184,7 @@ impl Simulation {
             }
             if now.since(collected) >= COLLECT_PERIOD {
                 collected = now;
-                self.advance(now);
+                self.fleets.iter_mut().for_each(|fleet| fleet.finish_before(now, &mut self.done));
             }
             self.settle(now, &mut take)?;
         }

@@ -2,5 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "clippy recognizes tests by their attribute; their helpers have none")]
 
+mod command;
+mod queueing;
 mod recovery;
 mod traffic;
+mod what_if;

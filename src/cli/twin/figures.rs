@@ -96,7 +96,7 @@ impl TwinFigures {
             "requests": self.requests,
             "complete": self.complete,
             "lost": self.lost,
-            "output_tokens": self.tokens,
+            "tokens": self.tokens,
             "requests_per_second": self.rate(),
             "ttft_seconds": seconds(&self.ttft),
             "tpot_seconds": seconds(&self.tpot),
