@@ -19,7 +19,7 @@
 //!
 //! ```text
 //! main       -> cli
-//! cli        -> proxy, replay, report, inspect, sim, trace, export, capture, trace_file, net, config, stats, measure, clock
+//! cli        -> proxy, replay, report, inspect, twin, sim, engine, trace, export, capture, trace_file, net, config, stats, measure, clock
 //! proxy      -> export, capture, net, config, measure, clock
 //! replay     -> trace, trace_file, net, stats, measure, clock
 //! report     -> inspect, trace_file, stats, measure
@@ -27,7 +27,9 @@
 //! trace      -> trace_file, stats, measure
 //! inspect    -> net, stats, measure
 //! capture    -> trace_file, stats, measure, clock
-//! sim        -> stats, measure, clock
+//! twin       -> engine, trace_file, stats, measure
+//! sim        -> engine, stats, measure, clock
+//! engine     -> stats, measure
 //! trace_file -> stats, measure
 //! net        -> measure::time, measure::record::StampSource, clock
 //! config     -> measure
@@ -42,6 +44,7 @@ pub mod capture;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod engine;
 pub mod export;
 pub mod inspect;
 pub mod measure;
@@ -53,3 +56,4 @@ pub mod sim;
 pub mod stats;
 pub mod trace;
 pub mod trace_file;
+pub mod twin;

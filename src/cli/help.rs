@@ -7,7 +7,7 @@ use clap::Command;
 
 use super::verb_help::VerbHelp;
 use super::{
-    compare, completions, config, demo, inspect, load, manual, plan, proxy, replay, report, sim, sweep, trace,
+    compare, completions, config, demo, inspect, load, manual, plan, proxy, replay, report, sim, sweep, trace, twin,
 };
 
 /// The help of `streamgauge` itself.
@@ -39,7 +39,7 @@ const PROGRAM: VerbHelp = VerbHelp {
 };
 
 /// The help of every verb.
-const VERBS: [(&str, VerbHelp); 14] = [
+const VERBS: [(&str, VerbHelp); 15] = [
     ("demo", demo::HELP),
     ("proxy", proxy::HELP),
     ("inspect", inspect::HELP),
@@ -50,6 +50,7 @@ const VERBS: [(&str, VerbHelp); 14] = [
     ("compare", compare::HELP),
     ("plan", plan::HELP),
     ("trace", trace::HELP),
+    ("twin", twin::HELP),
     ("sim", sim::HELP),
     ("config", config::HELP),
     ("completions", completions::HELP),
@@ -62,7 +63,9 @@ pub(super) fn add(command: Command) -> Command {
     for (verb, help) in VERBS {
         command = command.mut_subcommand(verb, |command| help.add_to(command, &format!("streamgauge {verb}")));
     }
-    for (parent, subverbs) in [("trace", &trace::SUBVERBS[..]), ("config", &config::SUBVERBS)] {
+    for (parent, subverbs) in
+        [("trace", &trace::SUBVERBS[..]), ("config", &config::SUBVERBS), ("twin", &twin::SUBVERBS)]
+    {
         for (verb, help) in subverbs {
             let path = format!("streamgauge {parent} {verb}");
             command = command
@@ -81,7 +84,8 @@ mod tests {
         let verbs = VERBS.iter().map(|(verb, help)| (vec![*verb], help));
         let of_trace = trace::SUBVERBS.iter().map(|(verb, help)| (vec!["trace", *verb], help));
         let of_config = config::SUBVERBS.iter().map(|(verb, help)| (vec!["config", *verb], help));
-        [(vec![], &PROGRAM)].into_iter().chain(verbs).chain(of_trace).chain(of_config)
+        let of_twin = twin::SUBVERBS.iter().map(|(verb, help)| (vec!["twin", *verb], help));
+        [(vec![], &PROGRAM)].into_iter().chain(verbs).chain(of_trace).chain(of_config).chain(of_twin)
     }
 
     /// The command lines of ours in an example: words of a shell, split at its operators.

@@ -29,6 +29,7 @@ mod sweep;
 mod terminal;
 mod trace;
 mod trace_input;
+mod twin;
 mod values;
 mod verb_help;
 
@@ -66,6 +67,7 @@ enum Verb {
     Compare(compare::Args),
     Plan(plan::Args),
     Trace(Box<trace::Args>),
+    Twin(twin::Args),
     Sim(Box<sim::Args>),
     Config(config::Args),
     Completions(completions::Args),
@@ -100,6 +102,7 @@ pub fn main() -> ExitCode {
         Verb::Compare(args) => compare::run(&args),
         Verb::Plan(args) => plan::run(&args),
         Verb::Trace(args) => trace::run(&args),
+        Verb::Twin(args) => twin::run(&args),
         Verb::Sim(args) => sim::run(*args),
         Verb::Config(args) => config::run(args),
         Verb::Completions(args) => completions::run(&args),

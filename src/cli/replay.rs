@@ -155,6 +155,7 @@ impl Args {
             block_size: self.block_size,
             respace_seed: self.spread.then_some(self.sending.seed),
             session_starts: self.sessions_at.map(|starts| (starts, self.sending.seed)),
+            rate: None,
         };
         let opened = trace_source::open(&self.trace, reading).map_err(anyhow::Error::from_boxed)?;
         let TraceSource { header, rows, losses, format, source_header: read } = opened;

@@ -9,8 +9,9 @@ use anyhow::Context;
 use super::signals::StopSignals;
 use super::values::{at_least_one, parse_duration};
 use super::verb_help::VerbHelp;
+use crate::engine::{CostModel, EngineOptions, PrefillMode, StepWork};
 use crate::measure::time::Gap;
-use crate::sim::{CostModel, SimOptions, SimServer, runtime};
+use crate::sim::{SimOptions, SimServer, runtime};
 
 /// The long help. Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
@@ -83,6 +84,22 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "100us", value_parser = parse_duration, help_heading = "Cost model")]
     step_per_seq: Gap,
 
+    /// Add this many nanoseconds to a step for each token of context of its decoding sequences
+    #[arg(long, value_name = "NS", default_value_t = 0.0, value_parser = nanoseconds, help_heading = "Cost model")]
+    kv_token: f64,
+
+    /// Add this many nanoseconds for the square of each prompt's length: attention during prefill
+    #[arg(long, value_name = "NS", default_value_t = 0.0, value_parser = nanoseconds, help_heading = "Cost model")]
+    prefill_square: f64,
+
+    /// Add this many nanoseconds for each prompt token that the prefix cache holds
+    #[arg(long, value_name = "NS", default_value_t = 0.0, value_parser = nanoseconds, help_heading = "Cost model")]
+    cached_token: f64,
+
+    /// Delay each request by this time before it reaches the scheduler: network, tokenizer and front end
+    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = parse_duration, help_heading = "Cost model")]
+    front_end: Gap,
+
     /// Run at most N sequences in one step; further ones wait
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = at_least_one(), help_heading = "Scheduler")]
     max_num_seqs: u32,
@@ -101,9 +118,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TOKENS", default_value_t = 131_072, value_parser = at_least_one(), help_heading = "Scheduler")]
     max_model_len: u32,
 
-    /// Provide N KV-cache blocks of 16 tokens; if they run out, preempt and restart the youngest sequence
+    /// Compute whole prompts before any decoding, instead of chunks of prompts beside it
+    #[arg(long, help_heading = "Scheduler")]
+    prefill_first: bool,
+
+    /// Provide N KV-cache blocks; if they run out, preempt and restart the youngest sequence
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = at_least_one(), help_heading = "Scheduler")]
     kv_blocks: u32,
+
+    /// Tokens per KV-cache block
+    #[arg(long, value_name = "TOKENS", default_value_t = 16, value_parser = at_least_one(), help_heading = "Scheduler")]
+    block_size: u32,
 
     /// Prefill every prompt completely, instead of only what differs from earlier prompts
     #[arg(long, help_heading = "Scheduler")]
@@ -150,6 +175,12 @@ pub(crate) struct Args {
     max_connections: u32,
 }
 
+/// A cost in nanoseconds, which may have a fraction.
+fn nanoseconds(text: &str) -> Result<f64, String> {
+    let cost = text.parse::<f64>().map_err(|_| format!("`{text}` is no number of nanoseconds, such as 12.5"))?;
+    (cost.is_finite() && cost >= 0.0).then_some(cost).ok_or_else(|| "a cost is at least 0".to_owned())
+}
+
 /// Serves until SIGINT or SIGTERM.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let listen = args.listen;
@@ -169,24 +200,33 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 impl Args {
     fn options(self) -> SimOptions {
         let size = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
-        SimOptions {
-            models: self.models,
-            seed: self.seed,
+        let engine = EngineOptions {
             cost: CostModel {
                 prefill_per_second: self.prefill_rate,
                 step_base: self.step_base,
                 step_per_seq: self.step_per_seq,
+                prefill_square_ns: self.prefill_square,
+                cached_token_ns: self.cached_token,
+                kv_token_ns: self.kv_token,
             },
+            prefill_mode: if self.prefill_first { PrefillMode::First } else { PrefillMode::Chunked },
             max_num_seqs: self.max_num_seqs,
             max_batched_tokens: self.max_batched_tokens,
             max_waiting: self.max_waiting,
-            max_model_len: self.max_model_len,
             kv_blocks: self.kv_blocks,
+            block_tokens: self.block_size,
             prefix_cache: !self.no_prefix_cache,
             tokens_per_step: self.tokens_per_step,
+            front_end: self.front_end,
+            exact_cadence: self.exact_cadence,
+        };
+        SimOptions {
+            models: self.models,
+            seed: self.seed,
+            engine,
+            max_model_len: self.max_model_len,
             stream_interval: self.stream_interval,
             mean_output_tokens: self.mean_output_tokens,
-            exact_cadence: self.exact_cadence,
             per_request_metrics: self.per_request_metrics,
             idle_timeout: self.idle_timeout,
             hangup_after_stream: self.hangup_after_stream,
@@ -198,28 +238,30 @@ impl Args {
 
 /// What is simulated, in the words of the cost model.
 fn intro_text(options: &SimOptions) -> String {
-    let cost = &options.cost;
+    let engine = &options.engine;
+    let cost = &engine.cost;
     let model = format!(
         "SIMULATION of an inference server: model `{}` makes words from a list, and every time it shows comes from a \
          cost model.",
         options.models.join("`, `")
     );
     let prefill = format!("prefill at {} tokens/s", cost.prefill_per_second);
-    match options.exact_cadence {
+    match engine.exact_cadence {
         Some(cadence) => format!(
             "{model}\nexact cadence: a token every {cadence} for each of up to {} streams; first token after {} and {prefill}",
-            options.max_num_seqs,
-            cost.step(1, 0),
+            engine.max_num_seqs,
+            cost.step(&StepWork { seqs: 1, ..StepWork::default() }),
         ),
         None => format!(
             "{model}\na step takes {} + {} per sequence, {prefill}; up to {} sequences and {} tokens in a step, {} KV \
-             blocks of 16 tokens, prefix cache {}",
+             blocks of {} tokens, prefix cache {}",
             cost.step_base,
             cost.step_per_seq,
-            options.max_num_seqs,
-            options.max_batched_tokens,
-            options.kv_blocks,
-            if options.prefix_cache { "on" } else { "off" },
+            engine.max_num_seqs,
+            engine.max_batched_tokens,
+            engine.kv_blocks,
+            engine.block_tokens,
+            if engine.prefix_cache { "on" } else { "off" },
         ),
     }
 }
@@ -248,8 +290,8 @@ mod tests {
     #[test]
     fn durations_are_written_with_their_unit() {
         let options = options(&["--exact-cadence", "10ms", "--step-per-seq", "1500ns"]);
-        assert_eq!(options.exact_cadence, Some(Gap::from_millis(10)));
-        assert_eq!(options.cost.step_per_seq, Gap::from_nanos(1_500));
+        assert_eq!(options.engine.exact_cadence, Some(Gap::from_millis(10)));
+        assert_eq!(options.engine.cost.step_per_seq, Gap::from_nanos(1_500));
         assert!(Command::try_parse_from(["sim", "--idle-timeout", "5"]).is_err());
     }
 
@@ -264,7 +306,8 @@ mod tests {
     #[test]
     fn the_first_line_says_that_it_is_a_simulation() {
         assert!(intro_text(&SimOptions::default()).starts_with("SIMULATION"));
-        let exact = SimOptions { exact_cadence: Some(Gap::from_millis(10)), ..SimOptions::default() };
+        let engine = EngineOptions { exact_cadence: Some(Gap::from_millis(10)), ..EngineOptions::default() };
+        let exact = SimOptions { engine, ..SimOptions::default() };
         assert!(intro_text(&exact).contains("every 10.0ms"));
     }
 }

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write as _};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use comfy_table::Table;
+use comfy_table::{CellAlignment, Table, presets};
 
 use super::exit_code::EXIT_USAGE;
 use crate::report::text::TextLayout;
@@ -47,4 +47,18 @@ pub(super) fn columns() -> usize {
 /// The layout of a report for this terminal.
 pub(super) fn text_layout(plain: bool) -> TextLayout {
     TextLayout { width: columns(), plain }
+}
+
+/// A table without borders, whose columns after the first are numbers.
+pub(super) fn right_aligned_table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).force_no_tty();
+    table.set_header(header);
+    table.column_iter_mut().for_each(|column| _ = column.set_padding((0, 2)));
+    table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    table
+}
+
+pub(super) fn render_table(table: &Table) -> String {
+    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }

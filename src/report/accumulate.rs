@@ -314,16 +314,16 @@ impl Accumulator {
 
 /// Verdict of one SLO on one request.
 #[derive(Clone, Copy, Debug, Default)]
-struct SloVerdict {
+pub struct SloVerdict {
     /// `None` if the SLO does not apply.
-    met: Option<bool>,
+    pub met: Option<bool>,
     /// Missed objectives by bit, in the order of [`OBJECTIVES`].
     missed: u8,
 }
 
 /// Returns each SLO's verdict. Users wait from the planned moment, so objectives
 /// start there if the definitions include it.
-fn verdicts(request: &RequestView, settings: &AccumulatorSettings) -> Vec<SloVerdict> {
+pub fn verdicts(request: &RequestView, settings: &AccumulatorSettings) -> Vec<SloVerdict> {
     let (definitions, slos) = (settings.definitions, &settings.slos);
     let start = definitions.start(request);
     let times = definitions.times(request, start);

@@ -49,6 +49,7 @@ struct RunFile {
     stretch: Option<f64>,
     load: LoadDescription,
     shard: Option<ShardOfRun>,
+    simulated: Option<Value>,
     stopped: bool,
     warm_prefixes: bool,
     audit: Option<SelfTestResult>,
@@ -106,6 +107,9 @@ pub struct ReportSource {
     pub closed_loop: bool,
     /// `true` if a warm-up was excluded.
     pub warmed_up: bool,
+    /// `true` if the run is the prediction of a twin and no measurement.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub simulated: bool,
     /// `true` if a self-test ran before the run.
     pub audited: bool,
     /// Metrics that the load generator itself would distort.
@@ -210,6 +214,7 @@ impl ReportSource {
             targets: told.targets,
             closed_loop: told.closed_loop,
             warmed_up: measured.from > 0,
+            simulated: told.simulated.is_some(),
             audited: told.audit.is_some(),
             uncertain: told.audit.unwrap_or_default().uncertain,
             not_valid: if told.valid == Some(false) { told.invalid_because } else { Vec::new() },

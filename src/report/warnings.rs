@@ -58,6 +58,8 @@ const RANKS: [&str; 24] = [
 pub enum ReportWarning {
     /// There are no requests.
     Empty,
+    /// The run is the prediction of a twin.
+    Simulated(String),
     /// The run declared itself invalid.
     NotValid {
         /// Path of the source.
@@ -183,6 +185,7 @@ impl ReportWarning {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Empty => "empty",
+            Self::Simulated(_) => "simulated",
             Self::NotValid { .. } => "not_valid",
             Self::NoAudit => "no_audit",
             Self::SenderOverloaded(_) => "sender_overloaded",
@@ -213,6 +216,7 @@ impl ReportWarning {
     pub fn text(&self) -> String {
         match self {
             Self::Empty => "there are no requests".to_owned(),
+            Self::Simulated(path) => format!("{path} is SIMULATED: a twin's prediction, not a measurement"),
             Self::NotValid { path, why } => format!("{path} is not valid: {why}"),
             Self::NoAudit => "no self-test ran, so the load generator's own share in the figures is unknown".to_owned(),
             Self::SenderOverloaded(finding) => format!("the pre-run self-test shows that {finding}"),
@@ -295,6 +299,7 @@ impl ReportWarning {
     pub const fn advice(&self) -> &'static str {
         match self {
             Self::Empty => "check the path, and whether warm-up leaves anything",
+            Self::Simulated(_) => "read the twin's held-out error (`streamgauge twin fit`) beside each figure",
             Self::NotValid { .. } => "do not compare its figures; remove the cause and run again",
             Self::NoAudit => "leave out --no-audit",
             Self::SenderOverloaded(_) => "send from a machine with less to do, or send less",
@@ -343,6 +348,7 @@ pub(super) fn collect(
         warnings.push(ReportWarning::Empty);
     }
     for source in sources {
+        warnings.extend(source.simulated.then(|| ReportWarning::Simulated(source.path.clone())));
         let why = source.not_valid.iter();
         warnings.extend(why.map(|why| ReportWarning::NotValid { path: source.path.clone(), why: why.clone() }));
         warnings.extend(source.uncertain.iter().cloned().map(ReportWarning::SenderOverloaded));
@@ -370,7 +376,7 @@ pub(super) fn collect(
     let runs = || sources.iter().filter(|source| source.run);
     let doubts = [
         figures.outcomes.get(UNKNOWN_OUTCOME).map(|rows| ReportWarning::NoOutcome(*rows)),
-        runs().any(|run| !run.audited).then_some(ReportWarning::NoAudit),
+        runs().any(|run| !run.audited && !run.simulated).then_some(ReportWarning::NoAudit),
         runs().any(|run| run.closed_loop).then_some(ReportWarning::ClosedLoop),
         too_few(summary, percentiles),
         // Requested slots caused the lag, not the machine.

@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
-use super::engine::{Engine, EngineFinish, EngineJob, EngineOutput, QueueFull};
 use super::options::SimOptions;
-use super::stats::SimStats;
 use super::token_queue::{TokenQueue, lock};
 use crate::clock::{Clock, Pacer};
+use crate::engine::stats::EngineStats;
+use crate::engine::{Engine, EngineFinish, EngineJob, EngineOutput, QueueFull};
 use crate::measure::time::Stamp;
 
 /// The engine and the replies that wait for it.
@@ -65,8 +65,12 @@ impl Drop for JobHandle {
 
 impl EngineDriver {
     pub(super) fn new(options: &SimOptions) -> Self {
-        let state =
-            DriverState { engine: Engine::new(options), feeds: HashMap::new(), awaits: None, outputs: Vec::new() };
+        let state = DriverState {
+            engine: Engine::new(&options.engine),
+            feeds: HashMap::new(),
+            awaits: None,
+            outputs: Vec::new(),
+        };
         Self { state: Mutex::new(state), earlier: Notify::new() }
     }
 
@@ -108,7 +112,7 @@ impl EngineDriver {
     }
 
     /// Calls `read` with the counters.
-    pub(super) fn stats<T>(&self, read: impl FnOnce(&SimStats) -> T) -> T {
+    pub(super) fn stats<T>(&self, read: impl FnOnce(&EngineStats) -> T) -> T {
         read(lock(&self.state).engine.stats())
     }
 

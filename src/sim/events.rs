@@ -6,9 +6,9 @@
 use bytes::Bytes;
 
 use super::api_error::ApiError;
-use super::engine::{EngineFinish, FinishedJob};
 use super::request::{SimRequest, SimRoute};
 use super::text_generator::TextGenerator;
+use crate::engine::{EngineFinish, FinishedJob};
 
 /// Fingerprint in every body; vLLM puts a build number here.
 pub(super) const FINGERPRINT: &str = "streamgauge-sim";

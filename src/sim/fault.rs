@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::engine::Stall;
+use crate::engine::Stall;
 use crate::measure::time::Gap;
 
 pub(super) const HEADER: &str = "x-sim-fault";

@@ -4,7 +4,7 @@ use rand::SeedableRng;
 use rand_distr::{Distribution, Geometric};
 use rand_pcg::Pcg64Mcg;
 
-use super::engine::EngineFinish;
+use crate::engine::EngineFinish;
 
 /// The request's limits on the length of its choices, in tokens.
 #[derive(Clone, Copy, Debug)]

@@ -2,12 +2,12 @@
 
 use std::fmt::Display;
 
-use super::engine::EngineFinish;
 use super::events::quoted;
-use super::stats::{E2E_BOUNDS, ITL_BOUNDS, SimHistogram, SimStats, TTFT_BOUNDS};
+use crate::engine::EngineFinish;
+use crate::engine::stats::{E2E_BOUNDS, EngineHistogram, EngineStats, ITL_BOUNDS, TTFT_BOUNDS};
 
 /// The page in the Prometheus text format.
-pub(super) fn page(stats: &SimStats, model: &str) -> String {
+pub(super) fn page(stats: &EngineStats, model: &str) -> String {
     // JSON and Prometheus escape quotes, backslashes and line ends the same way.
     let mut page = MetricsPage {
         text: String::with_capacity(16 << 10),
@@ -64,7 +64,7 @@ impl MetricsPage {
         self.sample(&name, "", value);
     }
 
-    fn histogram<const N: usize>(&mut self, name: &str, help: &str, bounds: &[f64; N], histogram: &SimHistogram<N>) {
+    fn histogram<const N: usize>(&mut self, name: &str, help: &str, bounds: &[f64; N], histogram: &EngineHistogram<N>) {
         self.head(name, help, "histogram");
         let bucket = format!("{name}_bucket");
         let mut below = 0;
@@ -74,7 +74,7 @@ impl MetricsPage {
             self.sample(&bucket, &format!(",le=\"{bound:?}\""), below);
         }
         self.sample(&bucket, ",le=\"+Inf\"", histogram.count);
-        self.sample(&format!("{name}_sum"), "", histogram.sum);
+        self.sample(&format!("{name}_sum"), "", histogram.sum.as_secs());
         self.sample(&format!("{name}_count"), "", histogram.count);
     }
 }
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn the_page_has_vllms_names_and_values_and_says_that_they_are_simulated() {
-        let mut stats = SimStats::default();
+        let mut stats = EngineStats::default();
         (stats.running, stats.kv_usage, stats.cache_hits) = (3, 0.25, 32);
         stats.finish(EngineFinish::Length);
         stats.itl.observe(&ITL_BOUNDS, Gap::from_millis(20));

@@ -1,14 +1,14 @@
 //! A simulated inference server: an OpenAI-compatible HTTP front end in vLLM's format, over a simulated engine.
 //!
 //! The server has three uses: a first target for new users, a known cadence for calibration, and failures that a real
-//! server does not produce on demand. It does not predict any hardware. Its times come from a [`CostModel`], its text
-//! from a word list, and every displayed number is marked as simulated.
+//! server does not produce on demand. It does not predict any hardware. Its times come from a
+//! [`CostModel`](crate::engine::CostModel), its text from a word list, and every displayed number is marked as simulated.
 //!
 //! # Path of a request
 //!
 //! `server` accepts, `routes` dispatches, and `request` reduces the body to prompt lengths and hashes.
-//! `engine_driver` submits the sequences to the `engine` and paces its steps. Tokens return through one `token_queue`
-//! per reply. `reply` turns them into events, `events` formats the bytes, and `socket` stamps the writes for
+//! `engine_driver` submits the sequences to the [`engine`](crate::engine) and paces its steps. Tokens return through one
+//! `token_queue` per reply. `reply` turns them into events, `events` formats the bytes, and `socket` stamps the writes for
 //! `send_log`.
 //!
 //! # Example
@@ -27,8 +27,6 @@
 mod api_error;
 mod body_limiter;
 mod bounded_list;
-mod cost;
-pub mod engine;
 mod engine_driver;
 mod events;
 mod fault;
@@ -42,10 +40,8 @@ mod routes;
 mod send_log;
 mod server;
 mod socket;
-mod stats;
 mod text_generator;
 mod token_queue;
 
-pub use cost::CostModel;
 pub use options::{SimOptions, SimOptionsError};
 pub use server::{BindError, RunningServer, SimServer, runtime};

@@ -2,11 +2,8 @@
 
 use thiserror::Error;
 
-use super::cost::CostModel;
+use crate::engine::{EngineOptions, EngineOptionsError};
 use crate::measure::time::Gap;
-
-/// Tokens in one KV-cache block, vLLM's usual size.
-pub(crate) const BLOCK_TOKENS: u32 = 16;
 
 /// Maximum choices per request, over all its prompts.
 pub(crate) const MAX_CHOICES: u32 = 128;
@@ -19,28 +16,14 @@ pub struct SimOptions {
     pub models: Vec<String>,
     /// Determines text and output lengths of requests without their own seed.
     pub seed: u64,
-    /// Cost of a step.
-    pub cost: CostModel,
-    /// Maximum sequences per step.
-    pub max_num_seqs: u32,
-    /// Maximum tokens per step, prompt and output together. Longer prefills are split into chunks.
-    pub max_batched_tokens: u32,
-    /// Maximum waiting sequences; requests beyond that are rejected with 503.
-    pub max_waiting: u32,
+    /// The engine behind the server. The server rejects jobs that it refuses with 503.
+    pub engine: EngineOptions,
     /// Maximum tokens per sequence, prompt and output together.
     pub max_model_len: u32,
-    /// KV-cache blocks of 16 tokens.
-    pub kv_blocks: u32,
-    /// Reuse the blocks of prompts for later requests with an equal prefix.
-    pub prefix_cache: bool,
-    /// Tokens per sequence and decode step. Above 1 an event has several tokens, as in speculative decoding.
-    pub tokens_per_step: u32,
     /// Tokens between two events of a stream; a request may set a larger value, but not a smaller one.
     pub stream_interval: u32,
     /// Mean of the geometric distribution of output lengths, in tokens.
     pub mean_output_tokens: u32,
-    /// Give every stream this exact interval instead of simulating a batch.
-    pub exact_cadence: Option<Gap>,
     /// Include vLLM's `metrics` object in the usage chunk.
     pub per_request_metrics: bool,
     /// Close an idle keep-alive connection after this time.
@@ -58,17 +41,10 @@ impl Default for SimOptions {
         Self {
             models: vec!["sim".to_owned()],
             seed: 0,
-            cost: CostModel::default(),
-            max_num_seqs: 256,
-            max_batched_tokens: 2_048,
-            max_waiting: 4_096,
+            engine: EngineOptions::default(),
             max_model_len: 131_072,
-            kv_blocks: 16_384,
-            prefix_cache: true,
-            tokens_per_step: 1,
             stream_interval: 1,
             mean_output_tokens: 200,
-            exact_cadence: None,
             per_request_metrics: false,
             idle_timeout: Gap::from_millis(5_000),
             hangup_after_stream: false,
@@ -84,12 +60,9 @@ pub enum SimOptionsError {
     /// A value that must be at least 1 is 0.
     #[error("{0} must be at least 1")]
     Zero(&'static str),
-    /// Steps would take no time, and the engine would never yield its thread.
-    #[error("a decode step must take at least 1 µs (--step-base)")]
-    InstantStep,
-    /// The machine cannot sustain a cadence this short, so calibration would be invalid.
-    #[error("the exact cadence must be at least 100 µs (--exact-cadence)")]
-    CadenceTooFast,
+    /// The engine cannot run.
+    #[error(transparent)]
+    Engine(#[from] EngineOptionsError),
     /// A sequence of maximum length must fit into the KV cache alone, or it could wait forever.
     #[error(
         "a sequence of --max-model-len tokens does not fit into the KV cache: \
@@ -110,11 +83,7 @@ impl SimOptions {
     /// The first violation found.
     pub fn check(&self) -> Result<(), SimOptionsError> {
         for (name, value) in [
-            ("prefill_per_second", self.cost.prefill_per_second),
-            ("max_num_seqs", self.max_num_seqs),
-            ("max_batched_tokens", self.max_batched_tokens),
             ("max_model_len", self.max_model_len),
-            ("tokens_per_step", self.tokens_per_step),
             ("stream_interval", self.stream_interval),
             ("mean_output_tokens", self.mean_output_tokens),
         ] {
@@ -128,15 +97,11 @@ impl SimOptions {
         if self.models.is_empty() {
             return Err(SimOptionsError::Zero("the number of models"));
         }
-        if self.cost.step_base < Gap::from_nanos(1_000) {
-            return Err(SimOptionsError::InstantStep);
-        }
-        if self.exact_cadence.is_some_and(|cadence| cadence < Gap::from_nanos(100_000)) {
-            return Err(SimOptionsError::CadenceTooFast);
-        }
-        let needs = self.max_model_len.div_ceil(BLOCK_TOKENS);
-        if needs > self.kv_blocks {
-            let fits = u64::from(self.kv_blocks) * u64::from(BLOCK_TOKENS);
+        self.engine.check()?;
+        let (blocks, block_tokens) = (self.engine.kv_blocks, self.engine.block_tokens);
+        let needs = self.max_model_len.div_ceil(block_tokens);
+        if needs > blocks {
+            let fits = self.engine.kv_tokens();
             return Err(SimOptionsError::ModelLongerThanCache { fits, needs });
         }
         Ok(())
@@ -154,11 +119,11 @@ mod tests {
 
     #[test]
     fn what_cannot_work_is_refused_by_name() {
-        let zero = SimOptions { max_num_seqs: 0, ..SimOptions::default() };
-        assert_eq!(zero.check(), Err(SimOptionsError::Zero("max_num_seqs")));
-        let small = SimOptions { kv_blocks: 10, max_model_len: 161, ..SimOptions::default() };
+        let engine = EngineOptions { max_num_seqs: 0, ..EngineOptions::default() };
+        let zero = SimOptions { engine, ..SimOptions::default() };
+        assert_eq!(zero.check(), Err(SimOptionsError::Engine(EngineOptionsError::Zero("max_num_seqs"))));
+        let engine = EngineOptions { kv_blocks: 10, ..EngineOptions::default() };
+        let small = SimOptions { engine, max_model_len: 161, ..SimOptions::default() };
         assert_eq!(small.check(), Err(SimOptionsError::ModelLongerThanCache { fits: 160, needs: 11 }));
-        let fast = SimOptions { exact_cadence: Some(Gap::from_nanos(1)), ..SimOptions::default() };
-        assert_eq!(fast.check(), Err(SimOptionsError::CadenceTooFast));
     }
 }

@@ -2,14 +2,10 @@
 
 use std::hash::{DefaultHasher, Hasher};
 
-use super::engine::EnginePrompt;
-use super::options::BLOCK_TOKENS;
+use crate::engine::EnginePrompt;
 
 /// Bytes of text per token, close to the average of tokenizers on English text.
 const TOKEN_BYTES: u64 = 4;
-
-/// Bytes of text per KV-cache block.
-const BLOCK_BYTES: usize = TOKEN_BYTES as usize * BLOCK_TOKENS as usize;
 
 /// Tokens of a part that is not text (an image, a sound), regardless of its size.
 const OPAQUE_TOKENS: usize = 256;
@@ -19,6 +15,8 @@ pub(super) struct PromptReader {
     hasher: DefaultHasher,
     chain: Vec<u64>,
     most_blocks: usize,
+    /// Bytes of text per KV-cache block.
+    block_bytes: usize,
     /// Bytes in the incomplete block.
     filled: usize,
     bytes: u64,
@@ -27,11 +25,13 @@ pub(super) struct PromptReader {
 impl PromptReader {
     /// Starts a prompt. Prompts with equal `salt` share cached prefixes. At most `most_tokens` are hashed; the rest
     /// is only counted, because the server rejects such a prompt.
-    pub(super) fn new(salt: &str, most_tokens: u32) -> Self {
+    pub(super) fn new(salt: &str, most_tokens: u32, block_tokens: u32) -> Self {
         let mut hasher = DefaultHasher::new();
         hasher.write(salt.as_bytes());
-        let most_blocks = usize::try_from(most_tokens / BLOCK_TOKENS).unwrap_or(usize::MAX);
-        Self { hasher, chain: Vec::new(), most_blocks, filled: 0, bytes: 0 }
+        let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        let most_blocks = size(u64::from(most_tokens / block_tokens));
+        let block_bytes = size(TOKEN_BYTES * u64::from(block_tokens));
+        Self { hasher, chain: Vec::new(), most_blocks, block_bytes, filled: 0, bytes: 0 }
     }
 
     pub(super) fn text(&mut self, text: &str) {
@@ -55,11 +55,11 @@ impl PromptReader {
     fn bytes(&mut self, mut bytes: &[u8]) {
         self.bytes = self.bytes.saturating_add(bytes.len() as u64);
         while self.chain.len() < self.most_blocks && !bytes.is_empty() {
-            let (now, later) = bytes.split_at(bytes.len().min(BLOCK_BYTES - self.filled));
+            let (now, later) = bytes.split_at(bytes.len().min(self.block_bytes - self.filled));
             self.hasher.write(now);
             self.filled += now.len();
             bytes = later;
-            if self.filled == BLOCK_BYTES {
+            if self.filled == self.block_bytes {
                 self.filled = 0;
                 self.chain.push(self.hasher.finish());
             }
@@ -76,9 +76,10 @@ impl PromptReader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::BLOCK_TOKENS;
 
     fn read(parts: &[&str]) -> EnginePrompt {
-        let mut reader = PromptReader::new("", 1_024);
+        let mut reader = PromptReader::new("", 1_024, BLOCK_TOKENS);
         parts.iter().for_each(|part| reader.text(part));
         reader.finish()
     }
@@ -107,14 +108,14 @@ mod tests {
     #[test]
     fn a_salt_keeps_prefixes_apart() {
         let text = "x".repeat(64);
-        let mut salted = PromptReader::new("tenant", 1_024);
+        let mut salted = PromptReader::new("tenant", 1_024, BLOCK_TOKENS);
         salted.text(&text);
         assert_ne!(salted.finish().chain, read(&[&text]).chain);
     }
 
     #[test]
     fn a_prompt_over_the_limit_is_counted_and_not_hashed() {
-        let mut reader = PromptReader::new("", 32);
+        let mut reader = PromptReader::new("", 32, BLOCK_TOKENS);
         reader.text(&"x".repeat(10_000));
         let prompt = reader.finish();
         assert_eq!((prompt.tokens, prompt.chain.len()), (2_500, 2));
@@ -122,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_picture_has_a_fixed_price() {
-        let mut reader = PromptReader::new("", 1_024);
+        let mut reader = PromptReader::new("", 1_024, BLOCK_TOKENS);
         reader.opaque(&"pixels".repeat(10_000));
         assert_eq!(reader.finish().tokens, 256);
     }

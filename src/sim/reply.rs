@@ -11,7 +11,6 @@ use http_body_util::Full;
 use thiserror::Error;
 
 use super::api_error::ApiError;
-use super::engine::{EngineFinish, FinishedJob};
 use super::engine_driver::JobHandle;
 use super::events::{DONE, EventWriter, ReplyUsage, TextPiece};
 use super::fault::{CutKind, StreamCut};
@@ -19,6 +18,7 @@ use super::request::SimRequest;
 use super::send_log::SendLog;
 use super::socket::SocketControl;
 use super::token_queue::{TokenProgress, TokenQueue};
+use crate::engine::{EngineFinish, FinishedJob};
 use crate::measure::time::Stamp;
 
 /// An injected fault ends the connection here.

@@ -10,10 +10,10 @@ use serde_json::value::RawValue;
 
 use super::api_error::ApiError;
 use super::bounded_list::BoundedList;
-use super::engine::{EngineJob, EnginePrompt, Stall};
 use super::length::LengthLimits;
 use super::options::{MAX_CHOICES, SimOptions};
 use super::prompt::PromptReader;
+use crate::engine::{EngineJob, EnginePrompt, Stall};
 use crate::stats::hash::mix;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,7 +184,7 @@ impl SimRequest {
                 let room = options.max_model_len.saturating_sub(prompt.tokens).max(1);
                 let most = self.length.most.unwrap_or(room).min(room);
                 let (output_tokens, ending) = self.length.draw(most, mix(seed ^ number), options.mean_output_tokens);
-                jobs.push(EngineJob { prompt: prompt.clone(), output_tokens, ending, stall });
+                jobs.push(EngineJob { prompt: prompt.clone(), output_tokens, ending, stall, transferred: false });
             }
         }
         jobs
@@ -202,7 +202,7 @@ impl<'a> SimRequestBody<'a> {
 
     fn reader(&self, options: &SimOptions) -> PromptReader {
         let salt = self.cache_salt.as_ref().map_or("", |MessageText(salt)| salt);
-        PromptReader::new(salt, options.max_model_len)
+        PromptReader::new(salt, options.max_model_len, options.engine.block_tokens)
     }
 
     fn prompts(&self, route: SimRoute, options: &SimOptions) -> Result<Vec<EnginePrompt>, ApiError> {
@@ -284,7 +284,7 @@ fn read_content(raw: &RawValue, reader: &mut PromptReader) -> Result<(), ApiErro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::engine::EngineFinish;
+    use crate::engine::EngineFinish;
 
     fn chat(body: &str) -> Result<SimRequest, ApiError> {
         SimRequest::parse(body.as_bytes(), SimRoute::Chat, &SimOptions::default())

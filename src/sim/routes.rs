@@ -11,7 +11,6 @@ use hyper::body::Incoming;
 
 use super::api_error::ApiError;
 use super::body_limiter::BodyLimiter;
-use super::engine::EngineFinish;
 use super::engine_driver::{EngineDriver, JobHandle};
 use super::events::{EventWriter, quoted};
 use super::fault::{self, CutKind, Faults};
@@ -23,6 +22,7 @@ use super::send_log::SendLogs;
 use super::socket::SocketControl;
 use super::token_queue::TokenQueue;
 use crate::clock::Clock;
+use crate::engine::EngineFinish;
 use crate::stats::hash::mix;
 
 /// Sent in every response.
@@ -121,7 +121,7 @@ impl RouteContext {
             "/sim/sends" => {
                 let asked = query.split('&').find_map(|pair| pair.strip_prefix("id=")).map(unescape)?;
                 let bare = asked.strip_prefix("chatcmpl-").or_else(|| asked.strip_prefix("cmpl-"));
-                let find = |key| self.logs.page(key, self.options.exact_cadence);
+                let find = |key| self.logs.page(key, self.options.engine.exact_cadence);
                 whole(200, JSON, find(&asked).or_else(|| bare.and_then(find))?)
             }
             _ => return None,

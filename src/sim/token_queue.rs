@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::engine::{EngineOutput, FinishedJob};
+use crate::engine::{EngineOutput, FinishedJob};
 use crate::measure::time::Stamp;
 
 /// Pieces to keep separate for a slow reader.
@@ -99,8 +99,8 @@ impl TokenQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::EngineFinish;
     use crate::measure::time::Gap;
-    use crate::sim::engine::EngineFinish;
 
     fn output(generated: u32, last: bool) -> EngineOutput {
         let finished = FinishedJob {

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use streamgauge::clock::Clock;
+use streamgauge::engine::EngineOptions;
 use streamgauge::measure::record::StampSource;
 use streamgauge::measure::time::{Gap, Stamp};
 use streamgauge::net::io::MaybeTlsStream;
@@ -81,7 +82,8 @@ fn row(name: &str, mut errors: Vec<Gap>) {
 }
 
 fn main() {
-    let options = SimOptions { exact_cadence: Some(CADENCE), ..SimOptions::default() };
+    let engine = EngineOptions { exact_cadence: Some(CADENCE), ..EngineOptions::default() };
+    let options = SimOptions { engine, ..SimOptions::default() };
     let server = SimServer::bind(options, "127.0.0.1:0".parse().unwrap()).unwrap();
     let running = server.spawn().unwrap();
     let addr = running.local_addr();

@@ -5,14 +5,13 @@ use std::path::{Path, PathBuf};
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use rand_distr::{Distribution as _, Exp, LogNormal};
+use streamgauge::engine::{CostModel, Engine, EngineFinish, EngineJob, EngineOptions, EnginePrompt};
 use streamgauge::measure::record::{CountSource, Outcome};
 use streamgauge::measure::time::{Gap, Stamp};
 use streamgauge::measure::timeline::TokenEvent;
 use streamgauge::report::accumulate::AccumulatorSettings;
 use streamgauge::report::compare::{ComparedRun, Comparison, ComparisonSettings};
 use streamgauge::report::source::SourceReader;
-use streamgauge::sim::engine::{Engine, EngineFinish, EngineJob, EnginePrompt};
-use streamgauge::sim::{CostModel, SimOptions};
 use streamgauge::stats::change::Verdict;
 use streamgauge::trace_file::gaps::pack;
 use streamgauge::trace_file::row::{Timing, TraceEntry, TraceHeader};
@@ -31,10 +30,10 @@ fn capture(folder: &Path, name: &str, seed: u64, step_base: Gap) -> PathBuf {
     let mut random = StdRng::seed_from_u64(seed);
     let gap = Exp::new(RATE).unwrap();
     let (isl, osl) = (LogNormal::new(6.0, 0.8).unwrap(), LogNormal::new(2.5, 0.5).unwrap());
-    let mut engine = Engine::new(&SimOptions {
-        cost: CostModel { step_base, ..SimOptions::default().cost },
+    let mut engine = Engine::new(&EngineOptions {
+        cost: CostModel { step_base, ..EngineOptions::default().cost },
         prefix_cache: false,
-        ..SimOptions::default()
+        ..EngineOptions::default()
     });
     let (mut entries, mut ends) = (Vec::<TraceEntry>::new(), Vec::<Vec<u64>>::new());
     let mut output = Vec::new();
@@ -52,7 +51,8 @@ fn capture(folder: &Path, name: &str, seed: u64, step_base: Gap) -> PathBuf {
                 let tokens = (isl.sample(&mut random) as u32).clamp(1, 8_000);
                 let output_tokens = (osl.sample(&mut random) as u32).clamp(2, 200);
                 let prompt = EnginePrompt { tokens, ..EnginePrompt::default() };
-                let job = EngineJob { prompt, output_tokens, ending: EngineFinish::Length, stall: None };
+                let job =
+                    EngineJob { prompt, output_tokens, ending: EngineFinish::Length, stall: None, transferred: false };
                 engine.submit(next, vec![job]).unwrap();
                 engine.step(next, &mut output);
                 let mut entry = TraceEntry {

@@ -5,8 +5,9 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use streamgauge::engine::{CostModel, EngineOptions};
 use streamgauge::measure::time::Gap;
-use streamgauge::sim::{CostModel, RunningServer, SimOptions, SimServer};
+use streamgauge::sim::{RunningServer, SimOptions, SimServer};
 
 /// Steps of a millisecond, so that a test takes a few of them.
 fn quick() -> SimOptions {
@@ -14,8 +15,13 @@ fn quick() -> SimOptions {
         prefill_per_second: 1_000_000,
         step_base: Gap::from_millis(1),
         step_per_seq: Gap::from_nanos(1_000),
+        ..CostModel::default()
     };
-    SimOptions { cost, ..SimOptions::default() }
+    SimOptions { engine: EngineOptions { cost, ..EngineOptions::default() }, ..SimOptions::default() }
+}
+
+fn with_engine(engine: EngineOptions) -> SimOptions {
+    SimOptions { engine, ..quick() }
 }
 
 fn start(options: SimOptions) -> RunningServer {
@@ -263,7 +269,7 @@ fn a_reply_that_is_not_streamed_has_the_same_content_in_one_piece() {
 
 #[test]
 fn continuous_usage_counts_every_event_of_its_choice() {
-    let sim = start(SimOptions { tokens_per_step: 3, ..quick() });
+    let sim = start(with_engine(EngineOptions { tokens_per_step: 3, ..quick().engine }));
     let usage = json!({"stream_options": {"include_usage": true, "continuous_usage_stats": true}});
     let events = Client::new(&sim).post(CHAT, "", &chat(9, usage)).events();
     let counts: Vec<_> = events.iter().map(|event| event["usage"]["completion_tokens"].as_u64().unwrap()).collect();
@@ -370,8 +376,8 @@ fn the_metrics_count_what_was_served() {
 
 #[test]
 fn a_known_prefix_makes_the_first_token_earlier_by_its_prefill() {
-    let cost = CostModel { prefill_per_second: 10_000, ..quick().cost };
-    let sim = start(SimOptions { cost, per_request_metrics: true, ..quick() });
+    let cost = CostModel { prefill_per_second: 10_000, ..quick().engine.cost };
+    let sim = start(SimOptions { per_request_metrics: true, ..with_engine(EngineOptions { cost, ..quick().engine }) });
     let ask = || {
         let body = json!({
             "prompt": "x".repeat(4_000), "stream": true, "max_tokens": 2, "ignore_eos": true,
@@ -391,7 +397,7 @@ fn a_known_prefix_makes_the_first_token_earlier_by_its_prefill() {
 
 #[test]
 fn a_client_that_goes_away_frees_its_slot() {
-    let sim = start(SimOptions { max_num_seqs: 1, ..quick() });
+    let sim = start(with_engine(EngineOptions { max_num_seqs: 1, ..quick().engine }));
     let mut leaving = Client::new(&sim);
     leaving.send_post(CHAT, "", &chat(100_000, json!({})));
     leaving.head().unwrap();
@@ -404,7 +410,7 @@ fn a_client_that_goes_away_frees_its_slot() {
 
 #[test]
 fn so_does_one_that_waits_for_a_reply_in_one_piece() {
-    let sim = start(SimOptions { max_num_seqs: 1, ..quick() });
+    let sim = start(with_engine(EngineOptions { max_num_seqs: 1, ..quick().engine }));
     let mut leaving = Client::new(&sim);
     leaving.send_post(CHAT, "", &chat(100_000, json!({"stream": false})));
     wait_for(&sim, &plain("num_requests_running"), 1.0);
@@ -415,7 +421,7 @@ fn so_does_one_that_waits_for_a_reply_in_one_piece() {
 
 #[test]
 fn a_full_queue_is_a_503() {
-    let sim = start(SimOptions { max_num_seqs: 1, max_waiting: 0, ..quick() });
+    let sim = start(with_engine(EngineOptions { max_num_seqs: 1, max_waiting: 0, ..quick().engine }));
     let mut first = Client::new(&sim);
     first.send_post(CHAT, "", &chat(100_000, json!({})));
     first.head().unwrap();
@@ -427,7 +433,8 @@ fn a_full_queue_is_a_503() {
 
 #[test]
 fn a_client_that_does_not_read_loses_no_token_and_slows_no_other() {
-    let sim = start(SimOptions { cost: CostModel { step_base: Gap::from_nanos(1_000), ..quick().cost }, ..quick() });
+    let cost = CostModel { step_base: Gap::from_nanos(1_000), ..quick().engine.cost };
+    let sim = start(with_engine(EngineOptions { cost, ..quick().engine }));
     let tokens = 60_000;
     let mut lazy = Client::new(&sim);
     socket2::SockRef::from(lazy.stream.get_ref()).set_recv_buffer_size(64 << 10).unwrap();
@@ -580,7 +587,7 @@ fn an_idle_connection_is_closed() {
 #[test]
 fn the_exact_cadence_is_kept_and_every_send_is_on_record() {
     let cadence = 5_000_000;
-    let sim = start(SimOptions { exact_cadence: Some(Gap::from_nanos(cadence)), ..quick() });
+    let sim = start(with_engine(EngineOptions { exact_cadence: Some(Gap::from_nanos(cadence)), ..quick().engine }));
     let clients: Vec<_> = (0..16)
         .map(|stream| {
             let mut client = Client::new(&sim);

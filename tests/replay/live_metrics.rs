@@ -14,8 +14,9 @@ use nix::unistd::Pid;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use prost::Message;
 use serde_json::Value;
+use streamgauge::engine::{CostModel, EngineOptions};
 use streamgauge::measure::time::Gap;
-use streamgauge::sim::{CostModel, RunningServer, SimOptions, SimServer};
+use streamgauge::sim::{RunningServer, SimOptions, SimServer};
 use streamgauge::trace_file::reader::TraceReader;
 
 use crate::support::captured::until;
@@ -25,8 +26,14 @@ use crate::support::sending::{output_of, without_self_test};
 use crate::support::upstream::Upstream;
 
 fn sim() -> RunningServer {
-    let cost = CostModel { prefill_per_second: 500_000_000, step_base: Gap::from_millis(5), step_per_seq: Gap::ZERO };
-    let options = SimOptions { cost, kv_blocks: 1 << 16, ..SimOptions::default() };
+    let cost = CostModel {
+        prefill_per_second: 500_000_000,
+        step_base: Gap::from_millis(5),
+        step_per_seq: Gap::ZERO,
+        ..CostModel::default()
+    };
+    let engine = EngineOptions { cost, kv_blocks: 1 << 16, ..EngineOptions::default() };
+    let options = SimOptions { engine, ..SimOptions::default() };
     SimServer::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
 }
 

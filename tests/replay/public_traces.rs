@@ -5,9 +5,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
+use streamgauge::engine::{CostModel, EngineOptions};
 use streamgauge::measure::time::Gap;
 use streamgauge::replay::plan::trace_source;
-use streamgauge::sim::{CostModel, RunningServer, SimOptions, SimServer};
+use streamgauge::sim::{RunningServer, SimOptions, SimServer};
 use streamgauge::trace::format::{self, detect};
 use streamgauge::trace::info::info;
 use streamgauge::trace::input::InputSource;
@@ -30,14 +31,20 @@ struct Replayed {
 
 /// A server whose cache never forgets.
 fn server() -> RunningServer {
-    let cost = CostModel { prefill_per_second: 500_000_000, step_base: Gap::from_millis(1), step_per_seq: Gap::ZERO };
-    let options = SimOptions {
+    let cost = CostModel {
+        prefill_per_second: 500_000_000,
+        step_base: Gap::from_millis(1),
+        step_per_seq: Gap::ZERO,
+        ..CostModel::default()
+    };
+    let engine = EngineOptions {
         cost,
         max_batched_tokens: 1 << 20,
         kv_blocks: 1 << 20,
         max_num_seqs: 1_024,
-        ..SimOptions::default()
+        ..EngineOptions::default()
     };
+    let options = SimOptions { engine, ..SimOptions::default() };
     SimServer::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
 }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use rustls::{ServerConnection, StreamOwned};
 use serde_json::Value;
 use streamgauge::cli::runner::figures::RunTotals;
+use streamgauge::engine::{CostModel, EngineOptions};
 use streamgauge::measure::record::{Ending, FinishReason, Outcome};
 use streamgauge::measure::time::{Gap, Window};
 use streamgauge::net::tls::TlsIdentity;
@@ -18,7 +19,7 @@ use streamgauge::replay::{ClientAbort, ConnectionReuse};
 use streamgauge::report::Report;
 use streamgauge::report::accumulate::Accumulator;
 use streamgauge::report::metric::ReportMetric;
-use streamgauge::sim::{CostModel, SimOptions, SimServer};
+use streamgauge::sim::{SimOptions, SimServer};
 use streamgauge::trace_file::reader::TraceReader;
 use streamgauge::trace_file::row::{Timing, TraceEntry, TraceHeader};
 
@@ -30,7 +31,7 @@ use crate::support::upstream::{Upstream, reports};
 
 fn fast() -> SimOptions {
     let cost = CostModel { prefill_per_second: 50_000_000, step_base: Gap::from_millis(1), ..CostModel::default() };
-    SimOptions { cost, ..SimOptions::default() }
+    SimOptions { engine: EngineOptions { cost, ..EngineOptions::default() }, ..SimOptions::default() }
 }
 
 fn event(text: &str) -> String {

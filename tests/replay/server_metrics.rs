@@ -9,8 +9,9 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
+use streamgauge::engine::{CostModel, EngineOptions};
 use streamgauge::measure::time::Gap;
-use streamgauge::sim::{CostModel, RunningServer, SimOptions, SimServer};
+use streamgauge::sim::{RunningServer, SimOptions, SimServer};
 use streamgauge::trace_file::reader::TraceReader;
 use streamgauge::trace_file::server_metrics::{
     SERVER_METRICS_FILE, Scrape, ScrapesHeader, ScrapesWriter, ServerMetric, read,
@@ -20,8 +21,10 @@ use crate::support::client::Client;
 use crate::support::upstream::Upstream;
 
 fn sim(step: Gap, max_num_seqs: u32) -> RunningServer {
-    let cost = CostModel { prefill_per_second: 500_000_000, step_base: step, step_per_seq: Gap::ZERO };
-    let options = SimOptions { cost, kv_blocks: 1 << 16, max_num_seqs, ..SimOptions::default() };
+    let cost =
+        CostModel { prefill_per_second: 500_000_000, step_base: step, step_per_seq: Gap::ZERO, ..CostModel::default() };
+    let engine = EngineOptions { cost, kv_blocks: 1 << 16, max_num_seqs, ..EngineOptions::default() };
+    let options = SimOptions { engine, ..SimOptions::default() };
     SimServer::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
 }
 

@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
+use streamgauge::engine::{CostModel, EngineOptions};
 use streamgauge::measure::time::Gap;
-use streamgauge::sim::{CostModel, RunningServer, SimOptions, SimServer};
+use streamgauge::sim::{RunningServer, SimOptions, SimServer};
 use streamgauge::trace_file::reader::TraceReader;
 
 use crate::support::sending::{CommandOutput, output_of, program};
@@ -38,9 +39,14 @@ fn line<'a>(target: &'a str, out: &'a Path, args: &[&'a str]) -> Vec<&'a str> {
 
 /// A server that serves so many at a time, a token of each every `step`.
 fn sim(step: u64, seats: u32) -> (RunningServer, String) {
-    let cost =
-        CostModel { prefill_per_second: 500_000_000, step_base: Gap::from_millis(step), step_per_seq: Gap::ZERO };
-    let options = SimOptions { cost, max_num_seqs: seats, max_waiting: 1 << 16, ..SimOptions::default() };
+    let cost = CostModel {
+        prefill_per_second: 500_000_000,
+        step_base: Gap::from_millis(step),
+        step_per_seq: Gap::ZERO,
+        ..CostModel::default()
+    };
+    let engine = EngineOptions { cost, max_num_seqs: seats, max_waiting: 1 << 16, ..EngineOptions::default() };
+    let options = SimOptions { engine, ..SimOptions::default() };
     let server = SimServer::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap();
     let target = format!("http://{}", server.local_addr());
     (server, target)
@@ -215,8 +221,10 @@ fn a_limit_on_itl_is_one_on_all_gaps_and_ends_the_search_where_they_grow_too_lon
         prefill_per_second: 500_000_000,
         step_base: Gap::from_millis(1),
         step_per_seq: Gap::from_millis(20),
+        ..CostModel::default()
     };
-    let options = SimOptions { cost, ..SimOptions::default() };
+    let engine = EngineOptions { cost, ..EngineOptions::default() };
+    let options = SimOptions { engine, ..SimOptions::default() };
     let server = SimServer::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap();
     let target = format!("http://{}", server.local_addr());
     let (_folder, out) = place();

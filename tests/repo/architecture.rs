@@ -16,7 +16,7 @@ use super::source::Source;
 /// The arrows, as they stand on the front page of `src/lib.rs`: each folder may use what stands to its right.
 const ARROWS: &str = "\
 main       -> cli
-cli        -> proxy, replay, report, inspect, sim, trace, export, capture, trace_file, net, config, stats, measure, clock
+cli        -> proxy, replay, report, inspect, twin, sim, engine, trace, export, capture, trace_file, net, config, stats, measure, clock
 proxy      -> export, capture, net, config, measure, clock
 replay     -> trace, trace_file, net, stats, measure, clock
 report     -> inspect, trace_file, stats, measure
@@ -24,7 +24,9 @@ export     -> capture, net, config, measure, clock
 trace      -> trace_file, stats, measure
 inspect    -> net, stats, measure
 capture    -> trace_file, stats, measure, clock
-sim        -> stats, measure, clock
+twin       -> engine, trace_file, stats, measure
+sim        -> engine, stats, measure, clock
+engine     -> stats, measure
 trace_file -> stats, measure
 net        -> measure::time, measure::record::StampSource, clock
 config     -> measure

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Value, json};
+use streamgauge::engine::{
+    CostModel, Engine, EngineFinish, EngineJob, EngineOptions, EngineOutput, EnginePrompt, FinishedJob,
+};
 use streamgauge::measure::record::{CountSource, Outcome};
 use streamgauge::measure::time::{Gap, Stamp};
 use streamgauge::measure::timeline::TokenEvent;
 use streamgauge::report::accumulate::{Accumulator, AccumulatorSettings};
 use streamgauge::report::source::{SourceReader, read};
 use streamgauge::report::{PERCENTILES, Report};
-use streamgauge::sim::engine::{Engine, EngineFinish, EngineJob, EngineOutput, EnginePrompt, FinishedJob};
-use streamgauge::sim::{CostModel, SimOptions};
 use streamgauge::trace_file::gaps::pack;
 use streamgauge::trace_file::row::{RequestTargets, TraceEntry};
 use streamgauge::trace_file::server_metrics::{
@@ -92,7 +93,7 @@ fn poisson(count: u64, every: f64, lengths: impl Fn(u64) -> (u32, u32)) -> Vec<R
 }
 
 /// Runs the simulated engine in virtual time. Returns a row per request and a scrape per second.
-fn simulate(options: &SimOptions, requests: &[Request]) -> (Vec<TraceEntry>, Vec<Scrape>) {
+fn simulate(options: &EngineOptions, requests: &[Request]) -> (Vec<TraceEntry>, Vec<Scrape>) {
     let mut engine = Engine::new(options);
     let mut tokens: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     let mut finished: BTreeMap<u64, (u64, FinishedJob)> = BTreeMap::new();
@@ -113,7 +114,7 @@ fn simulate(options: &SimOptions, requests: &[Request]) -> (Vec<TraceEntry>, Vec
         in_flight.push((number - finished.len()) as u32);
         let chain = (0..u64::from(isl / 16)).map(|block| (number as u64) << 32 | block).collect();
         let prompt = EnginePrompt { tokens: *isl, chain };
-        let job = EngineJob { prompt, output_tokens: *osl, ending: EngineFinish::Length, stall: None };
+        let job = EngineJob { prompt, output_tokens: *osl, ending: EngineFinish::Length, stall: None, transferred: false };
         engine.submit(Stamp::from_nanos(at), vec![job]).unwrap();
         engine.step(Stamp::from_nanos(at), &mut out);
         collect(&mut out, &mut finished);
@@ -159,13 +160,14 @@ fn simulate(options: &SimOptions, requests: &[Request]) -> (Vec<TraceEntry>, Vec
     (rows, scrapes)
 }
 
-fn options(prefill_per_second: u32, step_base: u64, step_per_seq: u64, max_num_seqs: u32) -> SimOptions {
+fn options(prefill_per_second: u32, step_base: u64, step_per_seq: u64, max_num_seqs: u32) -> EngineOptions {
     let cost = CostModel {
         prefill_per_second,
         step_base: Gap::from_nanos(step_base),
         step_per_seq: Gap::from_nanos(step_per_seq),
+        ..CostModel::default()
     };
-    SimOptions { cost, max_num_seqs, ..SimOptions::default() }
+    EngineOptions { cost, max_num_seqs, ..EngineOptions::default() }
 }
 
 #[test]

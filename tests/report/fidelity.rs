@@ -6,10 +6,11 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
+use streamgauge::engine::{CostModel, EngineOptions};
 use streamgauge::measure::record::{CountSource, Ending, Outcome};
 use streamgauge::measure::time::Gap;
 use streamgauge::measure::timeline::TokenEvent;
-use streamgauge::sim::{CostModel, SimOptions, SimServer};
+use streamgauge::sim::{SimOptions, SimServer};
 use streamgauge::trace_file::gaps::pack;
 use streamgauge::trace_file::reader::TraceReader;
 use streamgauge::trace_file::row::{
@@ -264,7 +265,8 @@ fn trace() -> Vec<TraceEntry> {
 #[test]
 fn a_replay_reports_its_fidelity() {
     let cost = CostModel { prefill_per_second: 50_000_000, step_base: Gap::from_millis(10), ..CostModel::default() };
-    let options = SimOptions { cost, ..SimOptions::default() };
+    let engine = EngineOptions { cost, ..EngineOptions::default() };
+    let options = SimOptions { engine, ..SimOptions::default() };
     let server = SimServer::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let (source, out) = (folder.path().join("trace.jsonl.zst"), folder.path().join("run"));

@@ -10,12 +10,19 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::Deserializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 use serde_json::Value;
+use streamgauge::engine::{CostModel, EngineOptions};
 use streamgauge::measure::time::Gap;
-use streamgauge::sim::{CostModel, RunningServer, SimOptions, SimServer};
+use streamgauge::sim::{RunningServer, SimOptions, SimServer};
 
 fn sim() -> RunningServer {
-    let cost = CostModel { prefill_per_second: 500_000_000, step_base: Gap::from_millis(1), step_per_seq: Gap::ZERO };
-    let options = SimOptions { cost, kv_blocks: 1 << 16, ..SimOptions::default() };
+    let cost = CostModel {
+        prefill_per_second: 500_000_000,
+        step_base: Gap::from_millis(1),
+        step_per_seq: Gap::ZERO,
+        ..CostModel::default()
+    };
+    let engine = EngineOptions { cost, kv_blocks: 1 << 16, ..EngineOptions::default() };
+    let options = SimOptions { engine, ..SimOptions::default() };
     SimServer::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
 }
 

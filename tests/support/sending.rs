@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
+use streamgauge::engine::{CostModel, EngineOptions};
 use streamgauge::measure::time::Gap;
-use streamgauge::sim::{CostModel, RunningServer, SimOptions, SimServer};
+use streamgauge::sim::{RunningServer, SimOptions, SimServer};
 use streamgauge::trace_file::reader::TraceReader;
 use streamgauge::trace_file::row::TraceEntry;
 
@@ -48,14 +49,16 @@ pub fn output_of(mut command: Command) -> CommandOutput {
 
 /// A simulated server that is never busy, with so much between two tokens.
 pub fn sim(step: Gap) -> RunningServer {
-    let cost = CostModel { prefill_per_second: 500_000_000, step_base: step, step_per_seq: Gap::ZERO };
-    let options = SimOptions {
+    let cost =
+        CostModel { prefill_per_second: 500_000_000, step_base: step, step_per_seq: Gap::ZERO, ..CostModel::default() };
+    let engine = EngineOptions {
         cost,
         max_batched_tokens: 1 << 20,
         kv_blocks: 1 << 20,
         max_num_seqs: 1_024,
-        ..SimOptions::default()
+        ..EngineOptions::default()
     };
+    let options = SimOptions { engine, ..SimOptions::default() };
     SimServer::bind(options, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap().spawn().unwrap()
 }
 

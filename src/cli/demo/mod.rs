@@ -18,6 +18,7 @@ use super::signals::StopSignals;
 use super::verb_help::VerbHelp;
 use crate::clock::Clock;
 use crate::config::{ConfigSource, LoadedConfig, LogConfig, LogFormat, LogLevel, RawSettings};
+use crate::engine::EngineOptions;
 use crate::export::control::live_view::LiveSnapshot;
 use crate::measure::time::Gap;
 use crate::net::inherited::InheritedSockets;
@@ -72,7 +73,8 @@ pub(super) const HELP: VerbHelp = VerbHelp {
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let models = MODELS.map(str::to_owned).into();
     // Long prompts are read in small pieces, so that they do not hold up everybody else.
-    let options = SimOptions { models, max_batched_tokens: 512, mean_output_tokens: 120, ..SimOptions::default() };
+    let engine = EngineOptions { max_batched_tokens: 512, ..EngineOptions::default() };
+    let options = SimOptions { models, engine, mean_output_tokens: 120, ..SimOptions::default() };
     let server = SimServer::bind(options, SocketAddr::from(([127, 0, 0, 1], 0)))?.spawn()?;
     let loaded = load(args, server.local_addr())?;
     let logging = logging::start(LogConfig { format: LogFormat::Text, level: LogLevel::Warn }, &loaded.otlp)

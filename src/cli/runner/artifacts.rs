@@ -25,7 +25,7 @@ pub(in crate::cli) enum ArtifactFormat {
 }
 
 /// Writes the histograms and these formats into a run's folder.
-pub(super) fn write(folder: &Path, formats: &[ArtifactFormat], slos: &[Slo]) -> anyhow::Result<()> {
+pub(in crate::cli) fn write(folder: &Path, formats: &[ArtifactFormat], slos: &[Slo]) -> anyhow::Result<()> {
     let opened = SourceReader::open(folder)?;
     let zero = opened.source.started_unix_ns.unwrap_or(0);
     let slos = Slos::new(slos.to_vec()).map_err(anyhow::Error::msg)?;

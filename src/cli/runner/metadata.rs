@@ -33,11 +33,10 @@ pub(super) fn run_metadata(
     let told = targets.iter().zip(engines).filter(|(_, told)| !told.is_empty());
     let engines: BTreeMap<String, &ServerInfo> = told.map(|(target, told)| (target.to_string(), told)).collect();
     let shard = Some(wanted.plan.shard).filter(|shard| shard.count > 1);
-    let typed = env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     json!({
         "streamgauge_run": VERSION,
         "version": env!("CARGO_PKG_VERSION"),
-        "command": command(typed),
+        "command": own_command(),
         "machine": machine(),
         "meta": args.meta.iter().cloned().collect::<BTreeMap<_, _>>(),
         "engines": engines,
@@ -62,6 +61,11 @@ pub(super) fn run_metadata(
     })
 }
 
+/// This process's command line, with header values removed.
+pub(in crate::cli) fn own_command() -> Vec<String> {
+    command(env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()))
+}
+
 /// The command line, with header values removed.
 fn command(typed: impl Iterator<Item = String>) -> Vec<String> {
     let name = |line: &str| line.split_once(':').map_or("…".to_owned(), |(name, _)| format!("{}: …", name.trim()));
@@ -75,7 +79,7 @@ fn command(typed: impl Iterator<Item = String>) -> Vec<String> {
 }
 
 /// The load generator's hardware and system. The host name is omitted, because results are shared.
-fn machine() -> Value {
+pub(in crate::cli) fn machine() -> Value {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let (cpus, memory) = (read("/proc/cpuinfo"), read("/proc/meminfo"));
     let after = |text: &str, key: &str| {

@@ -1,6 +1,6 @@
 //! The load runner behind every verb that sends: flags, plan, progress, result.
 
-mod artifacts;
+pub(super) mod artifacts;
 mod body_args;
 mod calibrate;
 mod context_limit;
@@ -10,7 +10,7 @@ pub(super) mod flag_aliases;
 pub(super) mod flags;
 mod lag_effect;
 mod live;
-mod metadata;
+pub(super) mod metadata;
 mod plan;
 mod prefix_warmup;
 mod progress;

@@ -1,7 +1,6 @@
 //! The answer of `trace diff` for people: two columns of figures, and how far the rows are apart.
 
-use comfy_table::{CellAlignment, Table, presets};
-
+use crate::cli::terminal::{render_table, right_aligned_table};
 use crate::measure::time::Gap;
 use crate::report::ascii_plot::format_percent;
 use crate::stats::length_histogram::DurationSummary;
@@ -43,7 +42,7 @@ pub(super) fn render(diff: &TraceDiff, names: [&str; 2]) -> String {
             table.add_row([(*name).to_owned(), a.unwrap_or_else(unknown), b.unwrap_or_else(unknown)]);
         }
     }
-    let mut text = format!("A  {}\nB  {}\n\n{}\n", names[0], names[1], render_table(table));
+    let mut text = format!("A  {}\nB  {}\n\n{}\n", names[0], names[1], render_table(&table));
     let (joined, by_turn, moment) = (diff.joined, diff.joined_by_turn, Gap::from_nanos(MOMENT_NANOS));
     text += &match by_turn {
         0 => format!("{joined} rows joined in order of time, within {moment} by length\n"),
@@ -76,19 +75,6 @@ pub(super) fn render(diff: &TraceDiff, names: [&str; 2]) -> String {
         text += &of.map(|of| format!("{name:<15}{}\n", of)).unwrap_or_default();
     }
     text
-}
-
-pub(super) fn right_aligned_table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).force_no_tty();
-    table.set_header(header);
-    table.column_iter_mut().for_each(|column| _ = column.set_padding((0, 2)));
-    table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
-    table
-}
-
-pub(super) fn render_table(table: Table) -> String {
-    table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
 fn tokens(of: Option<LengthSummary>, which: fn(LengthSummary) -> f64) -> Option<String> {

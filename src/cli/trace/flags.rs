@@ -82,7 +82,7 @@ impl FromStr for FormatName {
 
 /// A factor, as in `2x`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ScaleFactor(pub(super) f64);
+pub(in crate::cli) struct ScaleFactor(pub(in crate::cli) f64);
 
 impl FromStr for ScaleFactor {
     type Err = String;

@@ -5,10 +5,9 @@ use std::process::ExitCode;
 
 use clap::{ValueEnum, ValueHint};
 
-use super::diff::{render_table, right_aligned_table};
 use super::flags::{self, FormatName, TraceReadArgs};
 use super::notes;
-use crate::cli::terminal;
+use crate::cli::terminal::{self, render_table, right_aligned_table};
 use crate::report::ascii_plot::format_percent;
 use crate::trace::Trace;
 use crate::trace::info::{self, MAX_CACHE_BLOCKS};
@@ -139,7 +138,7 @@ fn render(report: &ReuseReport, by: &[GroupKey]) -> String {
             table.add_row(row(&format!("{} {value}", key.name()), sums));
         }
     }
-    text += &render_table(table);
+    text += &render_table(&table);
     text += "\nsticky: hits that other routing would add to caches of this size\n";
     if !report.blocks_are_tokens {
         let block = report.block_tokens;

@@ -10,6 +10,7 @@ use crate::trace::format::{ReadOptions, TraceFormat, detect};
 use crate::trace::input::InputSource;
 use crate::trace::merge::{ClockAlignment, merge};
 use crate::trace::respace::respace;
+use crate::trace::scale::{RateScale, scale_rate};
 use crate::trace::session_starts::{SessionStarts, shift_sessions};
 use crate::trace::whole_turns::expand_turns;
 use crate::trace_file::row::TraceHeader;
@@ -25,6 +26,8 @@ pub struct TraceReadOptions {
     pub respace_seed: Option<u64>,
     /// Session starts and the seed of their draws; `None` keeps the trace's own.
     pub session_starts: Option<(SessionStarts, u64)>,
+    /// Factor on the request rate; `None` keeps it.
+    pub rate: Option<RateScale>,
 }
 
 /// An opened trace, ready to send.
@@ -51,6 +54,9 @@ pub fn open(path: &Path, reading: TraceReadOptions) -> Result<TraceSource, RowEr
     if let Some((starts, seed)) = reading.session_starts {
         let shifts = starts.shifts(open_unsorted(path, &reading)?.0.entries, seed)?;
         trace = shift_sessions(trace, shifts);
+    }
+    if let Some(rate) = reading.rate {
+        trace = scale_rate(rate, || Ok::<_, RowError>(expand_turns(open_unsorted(path, &reading)?.0)))?;
     }
     let shown = path.display().to_string();
     let mut trace = merge(vec![(shown.clone(), trace)], ClockAlignment::Start)?;

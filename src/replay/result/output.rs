@@ -20,7 +20,7 @@ pub struct RunOutput {
 }
 
 /// An open output.
-pub(in crate::replay) struct RunWriter(TraceWriter<File>);
+pub struct RunWriter(TraceWriter<File>);
 
 impl RunOutput {
     /// Writes into a folder, and creates it if necessary. `header` is the trace's.
@@ -40,7 +40,11 @@ impl RunOutput {
         Ok(Self { folder: folder.to_owned(), header })
     }
 
-    pub(in crate::replay) fn begin(self, started_unix_ns: u64) -> io::Result<RunWriter> {
+    /// Creates the file of rows.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub fn begin(self, started_unix_ns: u64) -> io::Result<RunWriter> {
         let file = File::create(self.folder.join(RECORDS_FILE))?;
         let header = TraceHeader { source: SOURCE.to_owned(), started_unix_ns: Some(started_unix_ns), ..self.header };
         TraceWriter::new(file, &header).map(RunWriter)
@@ -48,17 +52,28 @@ impl RunOutput {
 }
 
 impl RunWriter {
-    pub(in crate::replay) fn row(&mut self, mut row: TraceEntry, gaps: &[TokenEvent]) -> io::Result<()> {
+    /// Writes a row with its gaps.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn row(&mut self, mut row: TraceEntry, gaps: &[TokenEvent]) -> io::Result<()> {
         row.timing.gaps = (!gaps.is_empty()).then(|| pack(gaps));
         self.0.write(&row)
     }
 
     /// Flushes all rows so far to the file.
-    pub(in crate::replay) fn flush(&mut self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
     }
 
-    pub(in crate::replay) fn end(self) -> io::Result<()> {
+    /// Ends the file.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn end(self) -> io::Result<()> {
         self.0.finish().map(drop)
     }
 }

@@ -23,6 +23,7 @@ use super::error::SetupError;
 use super::figures::{RunFigures, RunTotals};
 use super::flags::RunnerArgs;
 use crate::clock::Clock;
+use crate::engine::EngineOptions;
 use crate::measure::slo::Slos;
 use crate::measure::time::{Gap, Stamp, Window};
 use crate::replay::request::encoder::RequestEncoder;
@@ -89,8 +90,9 @@ pub(super) fn run_self_test(
     workers: usize,
 ) -> Result<SelfTestFindings, SetupError> {
     let trial = SelfTestLoad::of(&load, getrlimit(Resource::RLIMIT_NOFILE)?.0);
-    let options =
-        SimOptions { exact_cadence: Some(trial.token_interval), max_num_seqs: u32::MAX, ..SimOptions::default() };
+    let engine =
+        EngineOptions { exact_cadence: Some(trial.token_interval), max_num_seqs: u32::MAX, ..EngineOptions::default() };
+    let options = SimOptions { engine, ..SimOptions::default() };
     let server = SimServer::bind(options, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
     let address = server.local_addr();
     let serving = SelfTestServer::start(server)?;

@@ -1,10 +1,10 @@
-//! The engine's counters as plain fields. [`super::metrics`] formats them.
+//! The engine's counters as plain fields.
 
-use super::engine::finish::EngineFinish;
+use super::finish::EngineFinish;
 use crate::measure::time::Gap;
 
 #[derive(Debug, Default)]
-pub(crate) struct SimStats {
+pub(crate) struct EngineStats {
     /// Sequences in the batch.
     pub(crate) running: u64,
     /// Sequences in the queue.
@@ -25,20 +25,25 @@ pub(crate) struct SimStats {
     /// Ended sequences, in the order of [`EngineFinish::ALL`].
     finished: [u64; EngineFinish::ALL.len()],
     /// Arrival to first token.
-    pub(crate) ttft: SimHistogram<{ TTFT_BOUNDS.len() }>,
+    pub(crate) ttft: EngineHistogram<{ TTFT_BOUNDS.len() }>,
     /// Time between two outputs of one sequence.
-    pub(crate) itl: SimHistogram<{ ITL_BOUNDS.len() }>,
+    pub(crate) itl: EngineHistogram<{ ITL_BOUNDS.len() }>,
     /// Arrival to last token.
-    pub(crate) e2e: SimHistogram<{ E2E_BOUNDS.len() }>,
+    pub(crate) e2e: EngineHistogram<{ E2E_BOUNDS.len() }>,
     /// Arrival to first scheduling.
-    pub(crate) queue: SimHistogram<{ E2E_BOUNDS.len() }>,
+    pub(crate) queue: EngineHistogram<{ E2E_BOUNDS.len() }>,
     /// First scheduling to first token.
-    pub(crate) prefill: SimHistogram<{ E2E_BOUNDS.len() }>,
+    pub(crate) prefill: EngineHistogram<{ E2E_BOUNDS.len() }>,
 }
 
-impl SimStats {
+impl EngineStats {
     pub(crate) fn finish(&mut self, reason: EngineFinish) {
         self.finished[reason as usize] += 1;
+    }
+
+    /// Counts a gap between two outputs, as often as `times`.
+    pub(crate) fn observe_gaps(&mut self, gap: Gap, times: u64) {
+        self.itl.observe_times(&ITL_BOUNDS, gap, times);
     }
 
     pub(crate) fn finished(&self, reason: EngineFinish) -> u64 {
@@ -65,28 +70,51 @@ pub(crate) const E2E_BOUNDS: [f64; 21] = [
 
 /// A histogram with fixed bounds in seconds. Counts are per bucket, not cumulative.
 #[derive(Debug)]
-pub(crate) struct SimHistogram<const N: usize> {
+pub(crate) struct EngineHistogram<const N: usize> {
     pub(crate) counts: [u64; N],
     /// Observations, including those above the last bound.
     pub(crate) count: u64,
-    /// Sum of the observations, in seconds.
-    pub(crate) sum: f64,
+    /// Sum of the observations.
+    pub(crate) sum: Gap,
+    latest: LatestBucket,
 }
 
-impl<const N: usize> Default for SimHistogram<N> {
-    fn default() -> Self {
-        Self { counts: [0; N], count: 0, sum: 0.0 }
+/// Bucket of the latest observation: the sequences of a step have equal gaps.
+#[derive(Clone, Copy, Default)]
+struct LatestBucket {
+    gap: Gap,
+    bucket: Option<usize>,
+}
+
+impl std::fmt::Debug for LatestBucket {
+    /// Shows nothing, because it is no property of the histogram.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("_")
     }
 }
 
-impl<const N: usize> SimHistogram<N> {
+impl<const N: usize> Default for EngineHistogram<N> {
+    fn default() -> Self {
+        Self { counts: [0; N], count: 0, sum: Gap::ZERO, latest: LatestBucket { gap: Gap::ZERO, bucket: Some(0) } }
+    }
+}
+
+impl<const N: usize> EngineHistogram<N> {
     /// Adds `gap` to the first bucket whose bound is at least `gap`.
     pub(crate) fn observe(&mut self, bounds: &[f64; N], gap: Gap) {
-        let seconds = gap.as_secs();
-        self.count += 1;
-        self.sum += seconds;
-        if let Some(at) = bounds.iter().position(|bound| seconds <= *bound) {
-            self.counts[at] += 1;
+        self.observe_times(bounds, gap, 1);
+    }
+
+    /// Adds `gap` as often as `times`.
+    pub(crate) fn observe_times(&mut self, bounds: &[f64; N], gap: Gap, times: u64) {
+        self.count += times;
+        self.sum = Gap::from_nanos(self.sum.as_nanos().saturating_add(gap.as_nanos().saturating_mul(times)));
+        if gap != self.latest.gap {
+            let seconds = gap.as_secs();
+            self.latest = LatestBucket { gap, bucket: bounds.iter().position(|bound| seconds <= *bound) };
+        }
+        if let Some(at) = self.latest.bucket {
+            self.counts[at] += times;
         }
     }
 }
@@ -97,7 +125,7 @@ mod tests {
 
     #[test]
     fn an_observation_on_a_bound_belongs_to_that_bound() {
-        let mut ttft = SimHistogram::default();
+        let mut ttft = EngineHistogram::default();
         ttft.observe(&TTFT_BOUNDS, Gap::from_millis(5));
         ttft.observe(&TTFT_BOUNDS, Gap::from_nanos(5_000_001));
         ttft.observe(&TTFT_BOUNDS, Gap::from_millis(2_560_001));
@@ -109,7 +137,7 @@ mod tests {
 
     #[test]
     fn ends_are_counted_by_reason() {
-        let mut stats = SimStats::default();
+        let mut stats = EngineStats::default();
         stats.finish(EngineFinish::Abort);
         assert_eq!(EngineFinish::ALL.map(|reason| stats.finished(reason)), [0, 0, 1, 0]);
     }

@@ -1,25 +1,36 @@
 //! The simulated inference engine: jobs in, tokens and the time of the next step out.
 //!
 //! A pure state machine without clock, threads or randomness. The caller passes the time as a [`Stamp`], so tests
-//! state exact times and the server's lateness does not affect the model. Two schedulers share the interface:
-//! `batching` simulates continuous batching, `cadence` gives every stream an exact interval.
+//! state exact times and the server's lateness does not affect the model. `sim` drives it in real time, `twin` in
+//! virtual time. Two schedulers share the interface: `batching` simulates continuous batching, `cadence` gives every
+//! stream an exact interval.
 
+#[cfg(test)]
+mod advance_tests;
 mod batching;
 mod blocks;
+mod bulk;
 mod cadence;
-pub(super) mod finish;
+mod cost;
+mod finish;
+mod options;
+mod sequence;
+pub(crate) mod stats;
 #[cfg(test)]
 mod tests;
+mod token_times;
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::options::SimOptions;
-use super::stats::SimStats;
 use crate::measure::time::{Gap, Stamp};
 use batching::BatchScheduler;
 use cadence::CadenceScheduler;
+pub use cost::{CostModel, StepWork};
 pub use finish::EngineFinish;
+pub use options::{BLOCK_TOKENS, EngineOptions, EngineOptionsError, PrefillMode};
+use stats::EngineStats;
+pub use token_times::TokenTimes;
 
 /// The properties of a prompt that affect its cost; excludes its text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,6 +61,8 @@ pub struct EngineJob {
     pub ending: EngineFinish,
     /// A pause for tests of clients.
     pub stall: Option<Stall>,
+    /// Another engine has computed the prompt and the first token; this one decodes from the second token on.
+    pub transferred: bool,
 }
 
 /// Tokens that one step generated for one sequence.
@@ -80,6 +93,21 @@ pub struct FinishedJob {
     pub decode: Gap,
 }
 
+/// A finished sequence of [`Engine::advance`].
+#[derive(Debug)]
+pub struct CompletedSequence<'a> {
+    /// Number of the sequence.
+    pub seq: u64,
+    /// Number of its tokens.
+    pub generated: u32,
+    /// Time of the last token.
+    pub at: Stamp,
+    /// Its statistics.
+    pub finished: FinishedJob,
+    /// Times of its tokens.
+    pub times: TokenTimes<'a>,
+}
+
 /// The waiting queue has no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueFull;
@@ -88,7 +116,7 @@ pub struct QueueFull;
 #[derive(Debug)]
 pub struct Engine {
     next_seq: u64,
-    stats: SimStats,
+    stats: EngineStats,
     scheduler: Scheduler,
 }
 
@@ -100,12 +128,12 @@ enum Scheduler {
 
 impl Engine {
     /// Creates an idle engine.
-    pub fn new(options: &SimOptions) -> Self {
+    pub fn new(options: &EngineOptions) -> Self {
         let scheduler = match options.exact_cadence {
             None => Scheduler::Batching(BatchScheduler::new(options)),
             Some(cadence) => Scheduler::Cadence(CadenceScheduler::new(options, cadence)),
         };
-        Self { next_seq: 0, stats: SimStats::default(), scheduler }
+        Self { next_seq: 0, stats: EngineStats::default(), scheduler }
     }
 
     /// Submits all of `jobs` with arrival time `now`, or none. Sequence numbers follow the order of `jobs`.
@@ -158,8 +186,54 @@ impl Engine {
         }
     }
 
+    /// Keeps the times of tokens for [`advance`](Self::advance), which an engine in real time does not need.
+    pub fn keep_token_times(&mut self) {
+        if let Scheduler::Batching(batching) = &mut self.scheduler {
+            batching.keep_token_times();
+        }
+    }
+
+    /// Runs all steps due before `until`, and passes each finished sequence to `done`. It gives the same times as
+    /// [`step`](Self::step) at each due time, and is many times faster. Does nothing for an exact cadence.
+    pub fn advance(&mut self, until: Stamp, mut done: impl FnMut(CompletedSequence<'_>)) {
+        if let Scheduler::Batching(batching) = &mut self.scheduler {
+            batching.advance(until, &mut self.stats, &mut done);
+        }
+    }
+
+    /// A time before which no sequence can finish, unless a job arrives or is aborted; `None` when idle.
+    pub fn next_finish(&self) -> Option<Stamp> {
+        match &self.scheduler {
+            Scheduler::Batching(batching) => batching.next_finish(),
+            Scheduler::Cadence(cadence) => cadence.due(),
+        }
+    }
+
+    /// Ends the engine, and passes each unfinished sequence to `lost` with its number of tokens and their times.
+    pub fn abandon(self, mut lost: impl FnMut(u64, u32, TokenTimes<'_>)) {
+        if let Scheduler::Batching(batching) = self.scheduler {
+            batching.abandon(&mut lost);
+        }
+    }
+
+    /// Tokens of a prompt that the prefix cache holds.
+    pub fn cached_tokens(&self, prompt: &EnginePrompt) -> u32 {
+        match &self.scheduler {
+            Scheduler::Batching(batching) => batching.cached_tokens(prompt),
+            Scheduler::Cadence(_) => 0,
+        }
+    }
+
+    /// Sequences in the batch and in the queue.
+    pub fn in_flight(&self) -> usize {
+        match &self.scheduler {
+            Scheduler::Batching(batching) => batching.in_flight(),
+            Scheduler::Cadence(cadence) => cadence.in_flight(),
+        }
+    }
+
     /// The counters, with current gauges.
-    pub(crate) fn stats(&mut self) -> &SimStats {
+    pub(crate) fn stats(&mut self) -> &EngineStats {
         match &self.scheduler {
             Scheduler::Batching(batching) => batching.gauge(&mut self.stats),
             Scheduler::Cadence(cadence) => cadence.gauge(&mut self.stats),

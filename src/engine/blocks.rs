@@ -1,21 +1,27 @@
 //! KV-cache blocks and the prefix cache.
 //!
-//! A block has [`BLOCK_TOKENS`] tokens. A full block of prompt is *cached*: its key is the hash of everything up to
+//! A block has a fixed number of tokens. A full block of prompt is *cached*: its key is the hash of everything up to
 //! its end, and all sequences with that prefix share it. Without users it remains until its space is needed (LRU
 //! eviction). All other blocks are *private* to one sequence.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::VecDeque;
 
-use crate::sim::options::BLOCK_TOKENS;
+use ahash::AHashMap;
+
+/// Stale entries of `releases` that are worth a pass over all of them.
+const MIN_STALE_RELEASES: usize = 1_024;
 
 /// The block pool. `private` + `cached` never exceeds `total`.
 #[derive(Debug)]
 pub(super) struct BlockPool {
     total: u32,
+    block_tokens: u32,
     private: u32,
-    cached: HashMap<u64, CachedBlock>,
-    /// Cached blocks without users, ordered by release.
-    idle: BTreeMap<u64, u64>,
+    cached: AHashMap<u64, CachedBlock>,
+    /// Number of cached blocks without users.
+    idle: u32,
+    /// Releases of cached blocks, `(tick, hash)` in order. An entry is stale if its block was used again or evicted.
+    releases: VecDeque<(u64, u64)>,
     next_tick: u64,
     reuse: bool,
 }
@@ -23,7 +29,7 @@ pub(super) struct BlockPool {
 #[derive(Debug)]
 struct CachedBlock {
     users: u32,
-    /// Key in `idle`; valid only while `users` is zero.
+    /// Tick of the last release; valid only while `users` is zero.
     let_go: u64,
 }
 
@@ -34,13 +40,11 @@ pub(super) struct BlockLease {
     private: u32,
     /// Full prompt blocks that are decided: shared, or private copies of a block cached by another sequence.
     settled: usize,
+    /// Tokens that fit into all blocks.
+    capacity: u32,
 }
 
 impl BlockLease {
-    pub(super) fn tokens(&self) -> u32 {
-        u32::try_from(self.shared.len()).unwrap_or(u32::MAX).saturating_mul(BLOCK_TOKENS)
-    }
-
     fn count(&self) -> u32 {
         u32::try_from(self.shared.len()).unwrap_or(u32::MAX).saturating_add(self.private)
     }
@@ -48,8 +52,22 @@ impl BlockLease {
 
 impl BlockPool {
     /// An empty pool of `total` blocks. Without `reuse`, it caches nothing.
-    pub(super) fn new(total: u32, reuse: bool) -> Self {
-        Self { total, private: 0, cached: HashMap::new(), idle: BTreeMap::new(), next_tick: 0, reuse }
+    pub(super) fn new(total: u32, block_tokens: u32, reuse: bool) -> Self {
+        Self {
+            total,
+            block_tokens,
+            private: 0,
+            cached: AHashMap::new(),
+            idle: 0,
+            releases: VecDeque::new(),
+            next_tick: 0,
+            reuse,
+        }
+    }
+
+    /// Tokens of the cached blocks that `held` shares.
+    pub(super) fn shared_tokens(&self, held: &BlockLease) -> u32 {
+        u32::try_from(held.shared.len()).unwrap_or(u32::MAX).saturating_mul(self.block_tokens)
     }
 
     /// Share of blocks in use by sequences, 0 to 1. Cached blocks without users count as free.
@@ -58,9 +76,16 @@ impl BlockPool {
     }
 
     /// Available blocks, including cached ones without users.
-    fn free(&self) -> u32 {
-        let idle = u32::try_from(self.idle.len()).unwrap_or(u32::MAX);
-        self.unclaimed().saturating_add(idle)
+    pub(super) fn free(&self) -> u32 {
+        self.unclaimed().saturating_add(self.idle)
+    }
+
+    /// Blocks that `held` lacks for `tokens`.
+    pub(super) fn missing(&self, held: &BlockLease, tokens: u32) -> u32 {
+        if tokens <= held.capacity {
+            return 0;
+        }
+        tokens.div_ceil(self.block_tokens).saturating_sub(held.count())
     }
 
     fn unclaimed(&self) -> u32 {
@@ -72,42 +97,62 @@ impl BlockPool {
     /// output token needs a computed input token.
     pub(super) fn adopt(&mut self, chain: &[u64], tokens: u32) -> BlockLease {
         let mut held = BlockLease::default();
-        let most = usize::try_from(tokens.saturating_sub(1) / BLOCK_TOKENS).unwrap_or(usize::MAX);
-        for hash in chain.iter().take(most) {
+        for hash in chain.iter().take(self.most_cached(tokens)) {
             let Some(block) = self.cached.get_mut(hash) else { break };
-            if block.users == 0 {
-                self.idle.remove(&block.let_go);
-            }
+            self.idle -= u32::from(block.users == 0);
             block.users += 1;
             held.shared.push(*hash);
         }
         held.settled = held.shared.len();
+        held.capacity = self.shared_tokens(&held);
         held
+    }
+
+    fn most_cached(&self, tokens: u32) -> usize {
+        usize::try_from(tokens.saturating_sub(1) / self.block_tokens).unwrap_or(usize::MAX)
+    }
+
+    /// Tokens that [`adopt`](Self::adopt) would find.
+    pub(super) fn cached_tokens(&self, chain: &[u64], tokens: u32) -> u32 {
+        let found = chain.iter().take(self.most_cached(tokens)).take_while(|hash| self.cached.contains_key(hash));
+        u32::try_from(found.count()).unwrap_or(u32::MAX).saturating_mul(self.block_tokens)
     }
 
     /// Extends `held` to `tokens`, and evicts unused blocks if necessary. Returns `false` and changes nothing if the
     /// pool is full.
     pub(super) fn grow(&mut self, held: &mut BlockLease, tokens: u32) -> bool {
-        let missing = tokens.div_ceil(BLOCK_TOKENS).saturating_sub(held.count());
+        let missing = self.missing(held, tokens);
+        if missing == 0 {
+            return true;
+        }
         if missing > self.free() {
             return false;
         }
         while self.unclaimed() < missing {
-            let Some((_, hash)) = self.idle.pop_first() else { return false };
-            self.cached.remove(&hash);
+            let Some(released) = self.releases.pop_front() else { return false };
+            if self.is_current(released) {
+                self.cached.remove(&released.1);
+                self.idle -= 1;
+            }
         }
         self.private += missing;
         held.private += missing;
+        held.capacity = held.count().saturating_mul(self.block_tokens);
         true
+    }
+
+    /// True if the block of this release has not been used since.
+    fn is_current(&self, (tick, hash): (u64, u64)) -> bool {
+        self.cached.get(&hash).is_some_and(|block| block.users == 0 && block.let_go == tick)
     }
 
     /// Caches the prompt blocks that `computed` tokens fill. A block that another sequence has cached meanwhile stays
     /// private as a duplicate, as in vLLM.
     pub(super) fn publish(&mut self, held: &mut BlockLease, chain: &[u64], computed: u32) {
-        if !self.reuse {
+        if !self.reuse || held.settled >= chain.len() {
             return;
         }
-        let full = usize::try_from(computed / BLOCK_TOKENS).unwrap_or(usize::MAX).min(chain.len());
+        let full = usize::try_from(computed / self.block_tokens).unwrap_or(usize::MAX).min(chain.len());
         while held.settled < full {
             let hash = chain[held.settled];
             held.settled += 1;
@@ -128,10 +173,23 @@ impl BlockPool {
             block.users -= 1;
             if block.users == 0 {
                 block.let_go = self.next_tick;
-                self.idle.insert(self.next_tick, hash);
+                self.idle += 1;
+                self.releases.push_back((self.next_tick, hash));
                 self.next_tick += 1;
             }
         }
+        self.drop_stale_releases();
+    }
+
+    /// Keeps the memory of `releases` proportional to the number of idle blocks.
+    fn drop_stale_releases(&mut self) {
+        let live = usize::try_from(self.idle).unwrap_or(usize::MAX);
+        if self.releases.len() < live.saturating_mul(2).saturating_add(MIN_STALE_RELEASES) {
+            return;
+        }
+        let mut releases = std::mem::take(&mut self.releases);
+        releases.retain(|released| self.is_current(*released));
+        self.releases = releases;
     }
 }
 
@@ -148,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_prefix_is_found_again_but_never_the_whole_prompt() {
-        let mut blocks = BlockPool::new(10, true);
+        let mut blocks = BlockPool::new(10, 16, true);
         let first = run(&mut blocks, &[1, 2, 3], 48);
         blocks.release(first);
         assert_eq!(blocks.adopt(&[1, 2, 3], 48).shared, [1, 2]);
@@ -158,7 +216,7 @@ mod tests {
 
     #[test]
     fn blocks_that_nobody_uses_count_as_free_and_are_evicted_tail_first() {
-        let mut blocks = BlockPool::new(4, true);
+        let mut blocks = BlockPool::new(4, 16, true);
         let first = run(&mut blocks, &[1, 2, 3], 48);
         assert_eq!(blocks.usage(), 0.75);
         blocks.release(first);
@@ -170,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_full_pool_refuses_and_stays_as_it_was() {
-        let mut blocks = BlockPool::new(4, true);
+        let mut blocks = BlockPool::new(4, 16, true);
         let first = run(&mut blocks, &[1, 2, 3], 48);
         let mut other = BlockLease::default();
         assert!(!blocks.grow(&mut other, 17));
@@ -183,7 +241,7 @@ mod tests {
 
     #[test]
     fn two_that_compute_the_same_block_hold_a_double() {
-        let mut blocks = BlockPool::new(4, true);
+        let mut blocks = BlockPool::new(4, 16, true);
         let (mut a, mut b) = (BlockLease::default(), BlockLease::default());
         assert!(blocks.grow(&mut a, 16) && blocks.grow(&mut b, 16));
         blocks.publish(&mut a, &[7], 16);
@@ -193,8 +251,19 @@ mod tests {
     }
 
     #[test]
+    fn a_block_that_is_used_again_and_again_takes_no_more_memory() {
+        let mut blocks = BlockPool::new(4, 16, true);
+        for _ in 0..100_000 {
+            let held = run(&mut blocks, &[1, 2, 3], 48);
+            blocks.release(held);
+        }
+        assert!(blocks.releases.len() < 2 * MIN_STALE_RELEASES, "{}", blocks.releases.len());
+        assert_eq!(blocks.idle, 3);
+    }
+
+    #[test]
     fn without_reuse_nothing_is_cached() {
-        let mut blocks = BlockPool::new(4, false);
+        let mut blocks = BlockPool::new(4, 16, false);
         let first = run(&mut blocks, &[1, 2, 3], 48);
         blocks.release(first);
         assert!(blocks.adopt(&[1, 2, 3], 48).shared.is_empty());

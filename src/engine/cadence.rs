@@ -8,12 +8,12 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::ops::Range;
 
+use super::cost::{CostModel, StepWork};
 use super::finish::EngineFinish;
+use super::options::EngineOptions;
+use super::stats::{E2E_BOUNDS, EngineStats, ITL_BOUNDS, TTFT_BOUNDS};
 use super::{EngineJob, EngineOutput, FinishedJob};
 use crate::measure::time::{Gap, Stamp};
-use crate::sim::cost::CostModel;
-use crate::sim::options::SimOptions;
-use crate::sim::stats::{E2E_BOUNDS, ITL_BOUNDS, SimStats, TTFT_BOUNDS};
 
 /// Minimum slot width in nanoseconds: several times the time to write one event.
 const SLOT: u64 = 100_000;
@@ -44,7 +44,7 @@ struct CadenceStream {
 }
 
 impl CadenceScheduler {
-    pub(super) fn new(options: &SimOptions, beat: Gap) -> Self {
+    pub(super) fn new(options: &EngineOptions, beat: Gap) -> Self {
         let beat = beat.as_nanos().max(1);
         let slots = (beat / SLOT).clamp(1, MAX_SLOTS);
         Self {
@@ -63,9 +63,9 @@ impl CadenceScheduler {
         self.max_streams.saturating_sub(self.streams.len())
     }
 
-    pub(super) fn submit(&mut self, now: Stamp, seq: u64, mut job: EngineJob, stats: &mut SimStats) {
+    pub(super) fn submit(&mut self, now: Stamp, seq: u64, mut job: EngineJob, stats: &mut EngineStats) {
         let tokens = u64::from(job.prompt.tokens);
-        let (first, slot) = self.place(now.after(self.cost.step(1, tokens)));
+        let (first, slot) = self.place(now.after(self.cost.step(&StepWork::prompt(job.prompt.tokens))));
         let first = first.after(pause(&mut job, 0));
         stats.prompt_tokens += tokens;
         stats.cache_queries += tokens;
@@ -86,7 +86,7 @@ impl CadenceScheduler {
         (natural.after(Gap::from_nanos(wait)), slot)
     }
 
-    pub(super) fn abort(&mut self, seqs: Range<u64>, why: EngineFinish, stats: &mut SimStats) {
+    pub(super) fn abort(&mut self, seqs: Range<u64>, why: EngineFinish, stats: &mut EngineStats) {
         for seq in seqs.clone() {
             if let Some(stream) = self.streams.remove(&seq) {
                 self.slots[stream.slot] -= 1;
@@ -96,15 +96,19 @@ impl CadenceScheduler {
         self.due.retain(|Reverse((_, seq))| !seqs.contains(seq));
     }
 
-    pub(super) fn gauge(&self, stats: &mut SimStats) {
+    pub(super) fn gauge(&self, stats: &mut EngineStats) {
         stats.running = self.streams.len() as u64;
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.streams.len()
     }
 
     pub(super) fn due(&self) -> Option<Stamp> {
         self.due.peek().map(|Reverse((at, _))| *at)
     }
 
-    pub(super) fn step(&mut self, now: Stamp, stats: &mut SimStats, out: &mut Vec<EngineOutput>) -> Option<Stamp> {
+    pub(super) fn step(&mut self, now: Stamp, stats: &mut EngineStats, out: &mut Vec<EngineOutput>) -> Option<Stamp> {
         while let Some(Reverse((at, seq))) = self.due.peek().copied() {
             if at > now {
                 return Some(at);
@@ -127,7 +131,7 @@ impl CadenceScheduler {
 
 impl CadenceStream {
     /// The tokens of one period. No step passes a stall.
-    fn beat(&mut self, at: Stamp, seq: u64, tokens_per_step: u32, stats: &mut SimStats) -> EngineOutput {
+    fn beat(&mut self, at: Stamp, seq: u64, tokens_per_step: u32, stats: &mut EngineStats) -> EngineOutput {
         let most = if self.generated == 0 { 1 } else { tokens_per_step };
         let left = self.job.output_tokens.saturating_sub(self.generated);
         let until_stall = self.job.stall.map_or(u32::MAX, |stall| stall.before - 1 - self.generated);

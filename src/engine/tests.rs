@@ -5,25 +5,25 @@ use super::*;
 const MS: u64 = 1_000_000;
 
 /// 10 ms per step, 1 ms per sequence, 1 ms per prompt token, so that sums are easy to check.
-fn options() -> SimOptions {
-    SimOptions {
-        cost: crate::sim::CostModel {
+fn options() -> EngineOptions {
+    EngineOptions {
+        cost: CostModel {
             prefill_per_second: 1_000,
             step_base: Gap::from_millis(10),
             step_per_seq: Gap::from_millis(1),
+            ..CostModel::default()
         },
         max_num_seqs: 4,
         max_batched_tokens: 64,
         max_waiting: 2,
-        max_model_len: 1_024,
         kv_blocks: 64,
-        ..SimOptions::default()
+        ..EngineOptions::default()
     }
 }
 
 fn job(prompt: u32, output: u32) -> EngineJob {
     let prompt = EnginePrompt { tokens: prompt, chain: (0..u64::from(prompt / 16)).collect() };
-    EngineJob { prompt, output_tokens: output, ending: EngineFinish::Length, stall: None }
+    EngineJob { prompt, output_tokens: output, ending: EngineFinish::Length, stall: None, transferred: false }
 }
 
 fn unlike(salt: u64, prompt: u32, output: u32) -> EngineJob {
@@ -103,7 +103,7 @@ fn a_cached_prefix_is_not_prefilled_again() {
 
 #[test]
 fn without_the_prefix_cache_it_is() {
-    let mut engine = Engine::new(&SimOptions { prefix_cache: false, ..options() });
+    let mut engine = Engine::new(&EngineOptions { prefix_cache: false, ..options() });
     for start in [0, 100] {
         engine.submit(at(start), vec![job(40, 1)]).unwrap();
         assert_eq!(run(&mut engine, at(start), at(END)).last().unwrap().2, start + 51);
@@ -112,17 +112,17 @@ fn without_the_prefix_cache_it_is() {
 
 #[test]
 fn over_max_num_seqs_requests_wait_their_turn() {
-    let mut engine = Engine::new(&SimOptions { max_num_seqs: 1, ..options() });
+    let mut engine = Engine::new(&EngineOptions { max_num_seqs: 1, ..options() });
     engine.submit(at(0), vec![unlike(1, 1, 2)]).unwrap();
     engine.submit(at(0), vec![unlike(2, 1, 1)]).unwrap();
     assert_eq!(run(&mut engine, at(0), at(END)), [(0, 1, 12), (0, 2, 23), (1, 1, 35)]);
     assert_eq!(engine.stats().queue.count, 2);
-    assert_eq!(engine.stats().queue.sum, 0.023);
+    assert_eq!(engine.stats().queue.sum, Gap::from_millis(23));
 }
 
 #[test]
 fn a_full_queue_refuses_all_of_a_request_or_nothing() {
-    let mut engine = Engine::new(&SimOptions { max_num_seqs: 1, max_waiting: 2, ..options() });
+    let mut engine = Engine::new(&EngineOptions { max_num_seqs: 1, max_waiting: 2, ..options() });
     engine.submit(at(0), vec![job(1, 1); 2]).unwrap();
     assert_eq!(engine.submit(at(0), vec![job(1, 1); 2]), Err(QueueFull));
     assert_eq!(engine.submit(at(0), vec![job(1, 1)]), Ok(2..3));
@@ -132,7 +132,7 @@ fn a_full_queue_refuses_all_of_a_request_or_nothing() {
 
 #[test]
 fn an_aborted_sequence_frees_its_slot_at_the_next_step() {
-    let mut engine = Engine::new(&SimOptions { max_num_seqs: 1, ..options() });
+    let mut engine = Engine::new(&EngineOptions { max_num_seqs: 1, ..options() });
     let first = engine.submit(at(0), vec![unlike(1, 1, 100)]).unwrap();
     engine.submit(at(0), vec![unlike(2, 1, 1)]).unwrap();
     assert_eq!(run(&mut engine, at(0), at(30)), [(0, 1, 12), (0, 2, 23)]);
@@ -168,7 +168,7 @@ fn aborting_what_has_ended_counts_nothing() {
 #[test]
 fn when_blocks_run_out_the_youngest_starts_over() {
     // 4 blocks of 16: two sequences of 30 tokens fill them; at the 33rd token the older needs a fifth.
-    let few = SimOptions { kv_blocks: 4, max_model_len: 64, ..options() };
+    let few = EngineOptions { kv_blocks: 4, ..options() };
     let mut engine = Engine::new(&few);
     engine.submit(at(0), vec![unlike(1, 30, 20), unlike(2, 30, 4)]).unwrap();
     let seen = run(&mut engine, at(0), at(END));
@@ -181,7 +181,7 @@ fn when_blocks_run_out_the_youngest_starts_over() {
 
 #[test]
 fn several_tokens_per_step_come_after_the_first() {
-    let mut engine = Engine::new(&SimOptions { tokens_per_step: 4, ..options() });
+    let mut engine = Engine::new(&EngineOptions { tokens_per_step: 4, ..options() });
     engine.submit(at(0), vec![job(1, 10)]).unwrap();
     assert_eq!(run(&mut engine, at(0), at(END)), [(0, 1, 12), (0, 5, 23), (0, 9, 34), (0, 10, 45)]);
 }
@@ -207,7 +207,7 @@ fn a_stall_before_the_first_token_counts_from_arrival() {
 
 #[test]
 fn a_stall_is_not_jumped_by_a_step_of_several_tokens() {
-    let mut engine = Engine::new(&SimOptions { tokens_per_step: 4, ..options() });
+    let mut engine = Engine::new(&EngineOptions { tokens_per_step: 4, ..options() });
     let stall = Some(Stall { before: 4, gap: Gap::from_millis(100) });
     engine.submit(at(0), vec![EngineJob { stall, ..job(1, 6) }]).unwrap();
     assert_eq!(run(&mut engine, at(0), at(END)), [(0, 1, 12), (0, 3, 23), (0, 6, 134)]);
@@ -236,7 +236,7 @@ fn a_caller_that_was_away_does_not_get_a_burst() {
 #[test]
 fn the_cadence_is_exact_whatever_the_load() {
     let mut engine =
-        Engine::new(&SimOptions { exact_cadence: Some(Gap::from_millis(5)), max_num_seqs: 64, ..options() });
+        Engine::new(&EngineOptions { exact_cadence: Some(Gap::from_millis(5)), max_num_seqs: 64, ..options() });
     engine.submit(at(0), vec![job(9, 4); 40]).unwrap();
     let (mut out, mut now) = (Vec::new(), at(0));
     while let Some(next) = engine.step(now, &mut out) {
@@ -255,14 +255,14 @@ fn the_cadence_is_exact_whatever_the_load() {
 
 #[test]
 fn a_late_caller_gets_every_beat_that_it_missed_as_its_own_output() {
-    let mut engine = Engine::new(&SimOptions { exact_cadence: Some(Gap::from_millis(5)), ..options() });
+    let mut engine = Engine::new(&EngineOptions { exact_cadence: Some(Gap::from_millis(5)), ..options() });
     engine.submit(at(0), vec![job(9, 4)]).unwrap();
     assert_eq!(run(&mut engine, at(60), at(END)), [(0, 1, 20), (0, 2, 25), (0, 3, 30), (0, 4, 35)]);
 }
 
 #[test]
 fn a_stall_moves_the_rest_of_an_exact_stream() {
-    let mut engine = Engine::new(&SimOptions { exact_cadence: Some(Gap::from_millis(5)), ..options() });
+    let mut engine = Engine::new(&EngineOptions { exact_cadence: Some(Gap::from_millis(5)), ..options() });
     let stall = Some(Stall { before: 3, gap: Gap::from_millis(100) });
     engine.submit(at(0), vec![EngineJob { stall, ..job(9, 4) }]).unwrap();
     assert_eq!(run(&mut engine, at(0), at(END)), [(0, 1, 20), (0, 2, 25), (0, 3, 130), (0, 4, 135)]);
@@ -271,7 +271,7 @@ fn a_stall_moves_the_rest_of_an_exact_stream() {
 #[test]
 fn an_exact_stream_that_was_aborted_sends_nothing_more() {
     let mut engine =
-        Engine::new(&SimOptions { exact_cadence: Some(Gap::from_millis(5)), max_num_seqs: 1, ..options() });
+        Engine::new(&EngineOptions { exact_cadence: Some(Gap::from_millis(5)), max_num_seqs: 1, ..options() });
     let first = engine.submit(at(0), vec![job(9, 4)]).unwrap();
     assert_eq!(engine.submit(at(0), vec![job(9, 4)]), Err(QueueFull));
     assert_eq!(run(&mut engine, at(20), at(22)), [(0, 1, 20)]);

@@ -1,0 +1,113 @@
+//! Figures of a simulation in bounded memory: percentiles come from histograms with cells of 9 %.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::measure::histogram::{Histogram, Layout, Unit};
+use crate::measure::slo::{Slo, Slos};
+use crate::measure::time::{Gap, Stamp, extend_span};
+use crate::report::accumulate::{AccumulatorSettings, verdicts};
+use crate::report::request_view::RequestView;
+use crate::twin::response::{TwinOutcome, TwinResponse};
+
+#[derive(Debug)]
+pub(super) struct TwinFigures {
+    pub(super) requests: u64,
+    pub(super) complete: u64,
+    /// Requests that ended otherwise than in the traffic.
+    pub(super) lost: u64,
+    pub(super) tokens: u64,
+    pub(super) max_prompt_tokens: u64,
+    pub(super) max_context_tokens: u64,
+    arrivals: Option<(Stamp, Stamp)>,
+    pub(super) ttft: Histogram,
+    pub(super) tpot: Histogram,
+    pub(super) e2e: Histogram,
+    /// Requests that met each SLO, and those that count for it.
+    pub(super) good: Vec<(u64, u64)>,
+}
+
+impl TwinFigures {
+    pub(super) fn new(slos: &[Slo]) -> Self {
+        let layout = Arc::new(Layout::new(Unit::Seconds, []));
+        let histogram = || Histogram::new(layout.clone());
+        Self {
+            requests: 0,
+            complete: 0,
+            lost: 0,
+            tokens: 0,
+            max_prompt_tokens: 0,
+            max_context_tokens: 0,
+            arrivals: None,
+            ttft: histogram(),
+            tpot: histogram(),
+            e2e: histogram(),
+            good: vec![(0, 0); slos.len()],
+        }
+    }
+
+    pub(super) fn add(&mut self, response: &TwinResponse) {
+        let at = response.request.at;
+        self.requests += 1;
+        self.arrivals = Some(extend_span(self.arrivals, at, at));
+        self.tokens += u64::from(response.generated);
+        self.max_prompt_tokens = self.max_prompt_tokens.max(u64::from(response.request.prompt_tokens));
+        self.max_context_tokens = self.max_context_tokens.max(response.request.kv_tokens());
+        match response.outcome {
+            TwinOutcome::Complete => self.complete += 1,
+            TwinOutcome::Aborted => return,
+            _ => {
+                self.lost += 1;
+                return;
+            }
+        }
+        let record = |histogram: &mut Histogram, time: Option<Gap>| {
+            if let Some(time) = time {
+                histogram.record(time.as_nanos());
+            }
+        };
+        record(&mut self.ttft, response.ttft());
+        record(&mut self.tpot, response.tpot());
+        record(&mut self.e2e, Some(response.e2e()));
+    }
+
+    /// Judges a request by the SLOs.
+    pub(super) fn judge(&mut self, request: &RequestView, settings: &AccumulatorSettings) {
+        for (counts, verdict) in self.good.iter_mut().zip(verdicts(request, settings)) {
+            counts.0 += u64::from(verdict.met == Some(true));
+            counts.1 += u64::from(verdict.met.is_some());
+        }
+    }
+
+    /// Arrivals per second.
+    pub(super) fn rate(&self) -> f64 {
+        let seconds = self.arrivals.map_or(0.0, |(first, last)| last.since(first).as_secs());
+        if seconds > 0.0 { self.requests.saturating_sub(1) as f64 / seconds } else { 0.0 }
+    }
+
+    pub(super) fn json(&self, slos: &[Slo]) -> Value {
+        let seconds = |histogram: &Histogram| json!({ "p50": histogram.quantile(0.5), "p90": histogram.quantile(0.9), "p99": histogram.quantile(0.99) });
+        let goodput = slos
+            .iter()
+            .zip(&self.good)
+            .map(|(slo, (good, of))| json!({ "slo": slo.to_string(), "good": good, "of": of }));
+        json!({
+            "requests": self.requests,
+            "complete": self.complete,
+            "lost": self.lost,
+            "tokens": self.tokens,
+            "requests_per_second": self.rate(),
+            "ttft_seconds": seconds(&self.ttft),
+            "tpot_seconds": seconds(&self.tpot),
+            "e2e_seconds": seconds(&self.e2e),
+            "goodput": goodput.collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// The settings by which requests are judged.
+pub(super) fn judging(slos: &[Slo]) -> anyhow::Result<AccumulatorSettings> {
+    let slos = Slos::new(slos.to_vec()).map_err(anyhow::Error::msg)?;
+    Ok(AccumulatorSettings { slos, ..AccumulatorSettings::default() })
+}

@@ -1,0 +1,217 @@
+//! `streamgauge twin fit`: engines from rows.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::ValueHint;
+use serde_json::json;
+
+use crate::cli::terminal::{eprint_line, print, render_table, right_aligned_table, usage_error};
+use crate::measure::time::Gap;
+use crate::trace_file::reader::{RECORDS_FILE, RUN_FILE, TraceReader};
+use crate::trace_file::row::{BlockScheme, TraceEntry};
+use crate::twin::fit::observation::TrafficGroups;
+use crate::twin::fit::server_metrics::ServerConfig;
+use crate::twin::fit::{EngineFit, fit};
+use crate::twin::model::{Estimate, Parameter, TwinModel, TwinSource, VERSION};
+
+/// Time between two sources without clocks, so that they do not overlap.
+const SOURCE_PAUSE: Gap = Gap::from_millis(600_000);
+
+/// Fit a twin to captures or runs, and state its error on rows that the fit has not seen
+///
+/// The fit reads streamed responses: token events that come together are one step of the engine. It estimates one engine
+/// per upstream and model from the first 70 % of the rows, predicts the rest, and prints both. A parameter that the rows
+/// do not determine is a range.
+///
+/// Exit codes: 0 success; 1 no engine could be fitted; 2 wrong usage, or files that cannot be read.
+#[derive(Debug, clap::Args)]
+pub(super) struct FitArgs {
+    /// Captures, folders of runs, or files of rows
+    #[arg(value_name = "PATH", required = true, value_hint = ValueHint::AnyPath)]
+    paths: Vec<PathBuf>,
+
+    /// Write the twin to FILE
+    #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    output: PathBuf,
+
+    /// Metrics page of the server, which states its cache (vLLM's `/metrics` in a file)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    server_metrics: Option<PathBuf>,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+struct FitInput {
+    groups: TrafficGroups,
+    sources: Vec<TwinSource>,
+    scheme: Option<BlockScheme>,
+}
+
+/// Reads the rows, fits, writes the twin.
+pub(super) fn run(args: &FitArgs) -> anyhow::Result<ExitCode> {
+    let (input, server) = match args.input().and_then(|input| Ok((input, args.server()?))) {
+        Ok(input) => input,
+        Err(error) => return Ok(usage_error(&error)),
+    };
+    let FitInput { groups, sources, scheme } = input;
+    if groups.left_out > 0 {
+        eprint_line(&format!("note: {} rows beyond the limits of a fit were left out", groups.left_out));
+    }
+    let mut fits: Vec<EngineFit> = Vec::new();
+    for group in groups.finish() {
+        match fit(&group, scheme.as_ref(), server.as_ref()) {
+            Ok(fit) => fits.push(fit),
+            Err(error) => eprint_line(&format!("note: {error}")),
+        }
+    }
+    if fits.is_empty() {
+        eprint_line("error: no engine could be fitted; remedy: capture streamed responses with token counts");
+        return Ok(ExitCode::FAILURE);
+    }
+    let engines = fits.iter().map(|fit| fit.engine.clone()).collect();
+    let model =
+        TwinModel { streamgauge_twin: VERSION, version: env!("CARGO_PKG_VERSION").to_owned(), sources, engines };
+    let text = serde_json::to_string_pretty(&model)? + "\n";
+    fs::write(&args.output, text).with_context(|| format!("cannot write {}", args.output.display()))?;
+    match args.json {
+        true => print(&(serde_json::to_string_pretty(&json(&fits))? + "\n")),
+        false => print(&fits.iter().map(render).collect::<Vec<_>>().join("\n")),
+    }
+}
+
+impl FitArgs {
+    fn server(&self) -> anyhow::Result<Option<ServerConfig>> {
+        let Some(path) = &self.server_metrics else { return Ok(None) };
+        let page =
+            fs::read_to_string(path).with_context(|| format!("--server-metrics: cannot read {}", path.display()))?;
+        let config = ServerConfig::parse(&page);
+        anyhow::ensure!(
+            config.is_some(),
+            "--server-metrics {}: the page states no cache configuration; remedy: save vLLM's /metrics, or leave the flag out",
+            path.display()
+        );
+        Ok(config)
+    }
+
+    fn input(&self) -> anyhow::Result<FitInput> {
+        let mut input = FitInput { groups: TrafficGroups::default(), sources: Vec::new(), scheme: None };
+        let started = self.paths.iter().map(|path| Ok(open(path)?.header().started_unix_ns));
+        let started = started.collect::<anyhow::Result<Vec<_>>>()?;
+        // Runs of a simulation all start at 0, which is no clock.
+        let clocks: Option<Vec<u64>> = started.into_iter().map(|started| started.filter(|at| *at > 0)).collect();
+        let zero = clocks.as_ref().and_then(|clocks| clocks.iter().min().copied());
+        let mut next = 0;
+        for (number, path) in self.paths.iter().enumerate() {
+            let mut reader = open(path)?;
+            let scheme = reader.header().blocks.clone();
+            anyhow::ensure!(
+                input.scheme.is_none() || scheme.is_none() || input.scheme == scheme,
+                "{}: its block ids differ from those of the other sources; remedy: fit captures with one key",
+                path.display()
+            );
+            input.scheme = input.scheme.or(scheme);
+            let clock = clocks.as_ref().zip(zero).map(|(clocks, zero)| clocks[number] - zero);
+            let (shift, mut rows) = (clock.unwrap_or(next), 0);
+            for row in reader.by_ref() {
+                let row: TraceEntry = row.with_context(|| format!("cannot read {}", path.display()))?;
+                rows += 1;
+                next = next.max(shift + row.at + row.timing.ended.unwrap_or(0));
+                input.groups.add(row, shift);
+            }
+            next += SOURCE_PAUSE.as_nanos();
+            for damage in reader.damage() {
+                eprint_line(&format!("warning: {}: {damage}", path.display()));
+            }
+            input.sources.push(TwinSource { path: path.display().to_string(), rows });
+        }
+        Ok(input)
+    }
+}
+
+/// Opens a capture, the rows of a run, or a file of rows.
+fn open(path: &Path) -> anyhow::Result<TraceReader> {
+    let rows = if path.join(RUN_FILE).is_file() { path.join(RECORDS_FILE) } else { path.to_owned() };
+    TraceReader::open(&rows).with_context(|| format!("cannot read {}", path.display()))
+}
+
+fn render(fit: &EngineFit) -> String {
+    let fitted = fit.engine.fitted.unwrap_or_default();
+    let mut text = format!(
+        "{}: {} requests at {:.2} requests/s, {} steps of the engine, at most {} requests in flight\n\n",
+        fit.engine.label(),
+        fitted.requests,
+        fitted.rate,
+        fit.steps,
+        fitted.max_in_flight
+    );
+    let mut table = right_aligned_table(&["parameter", "estimate", "from", "to", "unit"]);
+    for (parameter, estimate) in &fit.engine.parameters {
+        let number = |value: Option<f64>| value.map_or_else(String::new, short);
+        let value = estimate.value.map_or_else(|| undetermined(estimate), short);
+        let to = estimate
+            .high
+            .map_or_else(|| if estimate.value.is_some() { String::new() } else { "any".to_owned() }, short);
+        table.add_row([parameter.name().to_owned(), value, number(estimate.low), to, parameter.unit().to_owned()]);
+    }
+    text += &render_table(&table);
+    let mut table = right_aligned_table(&["residuals by regime", "points", "median", "p90"]);
+    for residual in &fit.residuals {
+        let percent = |share: f64| format!("{:.2} %", share * 100.0);
+        table.add_row([
+            residual.regime.clone(),
+            residual.points.to_string(),
+            percent(residual.median),
+            percent(residual.p90),
+        ]);
+    }
+    text += &format!("\n{}", render_table(&table));
+    let mut table = right_aligned_table(&["held-out rows", "measured", "predicted", "error"]);
+    for error in &fit.engine.held_out {
+        let show = |value: f64| match error.figure.as_str() {
+            "goodput" => format!("{:.1} %", value * 100.0),
+            _ => Gap::from_nanos((value * 1e9).round() as u64).to_string(),
+        };
+        let relative = format!("{:+.1} %", error.relative() * 100.0);
+        table.add_row([error.figure.clone(), show(error.measured), show(error.predicted), relative]);
+    }
+    text + &format!("\n{}", render_table(&table))
+}
+
+/// A range is marked, with the value that a simulation assumes.
+fn undetermined(estimate: &Estimate) -> String {
+    estimate.used().map_or_else(|| "?".to_owned(), |assumed| format!("range, {} assumed", short(assumed)))
+}
+
+fn short(value: f64) -> String {
+    if value == 0.0 || value.fract() == 0.0 {
+        format!("{value:.0}")
+    } else if value.abs() >= 1_000.0 {
+        format!("{value:.0}")
+    } else {
+        format!("{value:.4}")
+    }
+}
+
+fn json(fits: &[EngineFit]) -> serde_json::Value {
+    let of = |fit: &EngineFit| {
+        let residuals = fit.residuals.iter().map(|residual| {
+            json!({ "regime": residual.regime, "points": residual.points, "median": residual.median, "p90": residual.p90 })
+        });
+        let units: serde_json::Map<String, serde_json::Value> = Parameter::ALL
+            .into_iter()
+            .map(|parameter| (parameter.name().to_owned(), json!(parameter.unit())))
+            .collect();
+        json!({
+            "engine": fit.engine,
+            "steps": fit.steps,
+            "residuals": residuals.collect::<Vec<_>>(),
+            "units": units,
+        })
+    };
+    json!({ "engines": fits.iter().map(of).collect::<Vec<_>>() })
+}

@@ -1,0 +1,169 @@
+//! The limits of the engine: batch, tokens per step, cache, and the order of prefill and decoding.
+
+use std::collections::BTreeMap;
+
+use super::decode::DecodeFit;
+use super::observation::ObservedRequest;
+use super::prefill::PrefillFit;
+use super::steps::EngineStep;
+use crate::twin::model::{Estimate, Parameter};
+
+/// Least steps from which a limit is concluded.
+const MIN_STEPS: usize = 10;
+/// A step within this share of its decode cost has computed no prompt.
+const DECODE_TOLERANCE: f64 = 0.03;
+/// Share of the steps that agree on a limit.
+const AGREEMENT: f64 = 0.6;
+/// A step that takes this much longer than decoding has computed part of a prompt.
+const CHUNK_EXCESS: f64 = 1.3;
+
+/// What the rows say of the limits.
+#[derive(Clone, Debug)]
+pub(super) struct LimitsFit {
+    max_num_seqs: Estimate,
+    /// Known from steps that were filled with chunks of prompts.
+    max_batched_tokens: Option<Estimate>,
+    kv_blocks: Estimate,
+    block_size: Estimate,
+    prefix_cache: Estimate,
+    tokens_per_step: Estimate,
+    prefill_first: Estimate,
+}
+
+impl LimitsFit {
+    pub(super) fn of(
+        requests: &[ObservedRequest],
+        steps: &[EngineStep],
+        decode: &DecodeFit,
+        prefill: &PrefillFit,
+    ) -> Self {
+        let (block_size, prefix_cache) = cache(requests);
+        let block = block_size.used().unwrap_or(16.0);
+        let largest = steps.iter().map(|step| step.decoding).max().unwrap_or(1).max(1);
+        // Steps in which the scheduler left requests waiting though it computed no prompt.
+        let blocked: Vec<&EngineStep> = steps
+            .iter()
+            .filter(|step| step.waiting > 0 && step.is_decode())
+            .filter(|step| step.gap.is_some_and(|gap| (gap / decode.predict(step) - 1.0).abs() < DECODE_TOLERANCE))
+            .collect();
+        let full = blocked.iter().filter(|step| step.decoding == largest).count();
+        let (low, seqs) = (Some(f64::from(largest)), f64::from(largest));
+        let is_full = full >= MIN_STEPS && full as f64 >= AGREEMENT * blocked.len() as f64;
+        let max_num_seqs = match is_full {
+            true => Estimate { value: Some(seqs), low, high: Some(seqs), assumed: None },
+            // vLLM's default, unless more have run.
+            false => Estimate::range(low, None, seqs.max(256.0)),
+        };
+        // Each sequence has half a block that is not full.
+        let blocks = |step: &EngineStep| ((step.context - step.cached) / block + f64::from(step.decoding) / 2.0).ceil();
+        let used = steps.iter().map(blocks).fold(1.0, f64::max);
+        let kv_blocks = match !is_full && blocked.len() >= MIN_STEPS {
+            true => Estimate::range(Some(used), Some(used * 1.25), used * 1.05),
+            false => Estimate::range(Some(used), None, (used * 4.0).max(16_384.0)),
+        };
+        Self {
+            max_num_seqs,
+            max_batched_tokens: if prefill.knows_budget() { None } else { chunk_budget(steps, decode, prefill) },
+            kv_blocks,
+            block_size,
+            prefix_cache,
+            tokens_per_step: tokens_per_step(steps),
+            prefill_first: prefill_first(steps),
+        }
+    }
+
+    pub(super) fn write(&self, parameters: &mut BTreeMap<Parameter, Estimate>) {
+        for (parameter, estimate) in [
+            (Parameter::MaxNumSeqs, self.max_num_seqs),
+            (Parameter::KvBlocks, self.kv_blocks),
+            (Parameter::BlockSize, self.block_size),
+            (Parameter::PrefixCache, self.prefix_cache),
+            (Parameter::TokensPerStep, self.tokens_per_step),
+            (Parameter::PrefillFirst, self.prefill_first),
+        ] {
+            parameters.insert(parameter, estimate);
+        }
+        if let Some(budget) = self.max_batched_tokens {
+            parameters.insert(Parameter::MaxBatchedTokens, budget);
+        }
+    }
+}
+
+/// Block size and policy of the prefix cache: cached tokens come in whole blocks.
+fn cache(requests: &[ObservedRequest]) -> (Estimate, Estimate) {
+    let told: Vec<u32> = requests.iter().filter_map(|request| request.cached).collect();
+    let hits: Vec<u32> = told.iter().copied().filter(|cached| *cached > 0).collect();
+    if hits.is_empty() {
+        let repeats = requests.iter().filter(|request| !request.entry.prompt.blocks.is_empty()).any(|request| {
+            let first = request.entry.prompt.blocks.first();
+            let same = |other: &&ObservedRequest| other.entry.prompt.blocks.first() == first;
+            requests.iter().filter(same).nth(1).is_some()
+        });
+        let policy = match repeats && !told.is_empty() {
+            true => Estimate::value(0.0),
+            false => Estimate::range(Some(0.0), Some(1.0), 1.0),
+        };
+        return (Estimate::range(Some(1.0), None, 16.0), policy);
+    }
+    let block = hits.iter().fold(0, |a, b| gcd(a, *b));
+    let size = match hits.len() >= MIN_STEPS {
+        true => Estimate::value(block.into()),
+        false => Estimate::range(Some(1.0), Some(block.into()), block.into()),
+    };
+    (size, Estimate::value(1.0))
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+fn tokens_per_step(steps: &[EngineStep]) -> Estimate {
+    let mut tokens: Vec<f64> = steps.iter().filter(|step| step.decoding > 0).map(|step| step.tokens).collect();
+    tokens.sort_unstable_by(f64::total_cmp);
+    let Some(median) = tokens.get(tokens.len() / 2).copied() else { return Estimate::range(Some(1.0), None, 1.0) };
+    let near = tokens.iter().filter(|tokens| (*tokens / median - 1.0).abs() < 0.25).count();
+    match median.fract() == 0.0 && near as f64 >= AGREEMENT * tokens.len() as f64 {
+        true => Estimate::value(median),
+        false => Estimate::range(tokens.first().copied(), tokens.last().copied(), median.round().max(1.0)),
+    }
+}
+
+/// First tokens that come with the tokens of other sequences are proof of chunked prefill; without, decoding waits.
+fn prefill_first(steps: &[EngineStep]) -> Estimate {
+    let (mut beside, mut apart) = (0_usize, 0_usize);
+    for (number, step) in steps.iter().enumerate().filter(|(_, step)| !step.firsts.is_empty()) {
+        // Sequences of the next step that were decoding before this one.
+        let others = steps.get(number + 1).filter(|next| next.decoding as usize > step.firsts.len());
+        match (step.decoding > 0, others) {
+            (true, _) => beside += 1,
+            (false, Some(next)) if next.gap.is_some() => apart += 1,
+            (false, _) => {}
+        }
+    }
+    let seen = beside + apart;
+    match seen >= MIN_STEPS {
+        true if beside as f64 >= AGREEMENT * seen as f64 => Estimate::value(0.0),
+        true if apart as f64 >= AGREEMENT * seen as f64 => Estimate::value(1.0),
+        _ => Estimate::range(Some(0.0), Some(1.0), 0.0),
+    }
+}
+
+/// The token budget, from steps that a chunk of a prompt filled: their time beyond decoding is that of the chunk.
+fn chunk_budget(steps: &[EngineStep], decode: &DecodeFit, prefill: &PrefillFit) -> Option<Estimate> {
+    let token = prefill.token_time()?;
+    let tokens = |step: &EngineStep| {
+        let gap = step.gap.filter(|_| step.is_decode() && step.waiting > 0)?;
+        let rest = gap - decode.time(f64::from(step.decoding) + 1.0, step.context);
+        (gap > CHUNK_EXCESS * decode.predict(step)).then(|| rest / token + f64::from(step.decoding))
+    };
+    let mut found: Vec<f64> = steps.iter().filter_map(tokens).collect();
+    found.sort_unstable_by(f64::total_cmp);
+    let at = |share: f64| found.get((found.len() as f64 * share) as usize).copied();
+    let (low, middle, high) = (at(0.25)?, at(0.5)?, at(0.75)?);
+    (found.len() >= MIN_STEPS && high <= 1.1 * low).then(|| Estimate {
+        value: Some(middle.round()),
+        low: Some(low),
+        high: Some(high),
+        assumed: None,
+    })
+}

@@ -1,0 +1,169 @@
+//! Estimates a twin from rows alone.
+//!
+//! Token events of different streams that come together are one step of the engine ([`steps`]). Regressions over steps
+//! give the cost of decoding ([`decode`]), regressions over first tokens that of prefill ([`prefill`]); [`limits`] finds
+//! where the engine left requests waiting. The first part of the rows is fitted, the rest is predicted by running the
+//! twin ([`held_out`]).
+//!
+//! Every regression is robust: least absolute deviations first, then least squares without the outliers ([`robust`]).
+
+mod cache_size;
+mod decode;
+mod held_out;
+mod limits;
+pub mod observation;
+mod prefill;
+mod robust;
+pub mod server_metrics;
+mod steps;
+
+use std::collections::BTreeMap;
+
+use self::cache_size::kv_blocks_of_hits;
+use self::decode::DecodeFit;
+use self::held_out::HeldOut;
+use self::limits::LimitsFit;
+use self::observation::{EngineTraffic, ObservedRequest};
+use self::prefill::PrefillFit;
+use self::server_metrics::ServerConfig;
+use self::steps::{EngineStep, find_steps};
+use super::model::{Estimate, FittedLoad, Parameter, TwinEngine};
+use crate::trace_file::row::BlockScheme;
+
+/// Share of the rows, in order of time, that the fit uses if the rest is held out.
+const FITTED_SHARE: f64 = 0.7;
+/// Least requests that can be fitted.
+const MIN_REQUESTS: usize = 20;
+
+/// A fitted engine, with what a reader needs to trust it.
+#[derive(Clone, Debug)]
+pub struct EngineFit {
+    /// The engine.
+    pub engine: TwinEngine,
+    /// Steps of the engine that were found in the fitted rows.
+    pub steps: usize,
+    /// Residuals by regime.
+    pub residuals: Vec<Residual>,
+}
+
+/// Residuals of a regression in one regime of the load.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Residual {
+    /// The regime.
+    pub regime: String,
+    /// Number of points.
+    pub points: usize,
+    /// Median of the absolute relative residuals.
+    pub median: f64,
+    /// 90th percentile of the absolute relative residuals.
+    pub p90: f64,
+}
+
+impl Residual {
+    /// Of pairs `(measured, predicted)`; `None` without any.
+    fn of(regime: impl Into<String>, pairs: &[(f64, f64)]) -> Option<Self> {
+        let mut sizes: Vec<f64> =
+            pairs.iter().map(|(measured, predicted)| (predicted / measured - 1.0).abs()).collect();
+        sizes.retain(|size| size.is_finite());
+        sizes.sort_unstable_by(f64::total_cmp);
+        let at =
+            |share: f64| sizes.get(((sizes.len() as f64 * share) as usize).min(sizes.len().saturating_sub(1))).copied();
+        Some(Self { regime: regime.into(), points: sizes.len(), median: at(0.5)?, p90: at(0.9)? })
+    }
+}
+
+/// Why an engine cannot be fitted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FitError {
+    /// Too few streamed responses with lengths.
+    #[error("{label}: {found} streamed responses with lengths are too few; remedy: capture at least {MIN_REQUESTS}")]
+    TooFew {
+        /// The engine.
+        label: String,
+        /// Usable responses.
+        found: usize,
+    },
+    /// No decode step was found.
+    #[error("{0}: no stream has two token events; remedy: capture streamed responses of several tokens")]
+    NoSteps(String),
+}
+
+/// Fits one engine. `server` is what its server says of itself.
+///
+/// # Errors
+/// The rows do not determine an engine at all.
+pub fn fit(
+    traffic: &EngineTraffic,
+    scheme: Option<&BlockScheme>,
+    server: Option<&ServerConfig>,
+) -> Result<EngineFit, FitError> {
+    let label =
+        TwinEngine { upstream: traffic.upstream.clone(), model: traffic.model.clone(), ..TwinEngine::default() }
+            .label();
+    let usable = traffic.requests.iter().filter(|request| request.is_usable()).count();
+    if usable < MIN_REQUESTS {
+        return Err(FitError::TooFew { label, found: usable });
+    }
+    let split = (traffic.requests.len() as f64 * FITTED_SHARE) as usize;
+    let fitted = &traffic.requests[..split];
+    let found = estimate(fitted, scheme, server).ok_or(FitError::NoSteps(label))?;
+    let mut engine = TwinEngine {
+        upstream: traffic.upstream.clone(),
+        model: traffic.model.clone(),
+        parameters: found.parameters,
+        fitted: Some(load(fitted, &found.steps)),
+        held_out: Vec::new(),
+    };
+    let held_out = HeldOut { requests: &traffic.requests, from: split, scheme };
+    engine.held_out = held_out.errors(&engine);
+    Ok(EngineFit { engine, steps: found.steps.len(), residuals: found.residuals })
+}
+
+struct FitResult {
+    parameters: BTreeMap<Parameter, Estimate>,
+    steps: Vec<EngineStep>,
+    residuals: Vec<Residual>,
+}
+
+fn estimate(
+    requests: &[ObservedRequest],
+    scheme: Option<&BlockScheme>,
+    server: Option<&ServerConfig>,
+) -> Option<FitResult> {
+    let mut steps = find_steps(requests, 0.0);
+    let mut decode = DecodeFit::of(&steps)?;
+    let mut prefill = PrefillFit::of(requests, &steps, &decode);
+    // A request in the front end does not wait, so steps without prefill are known only now.
+    if prefill.front_end() > 0.0 {
+        steps = find_steps(requests, prefill.front_end());
+        decode = DecodeFit::of(&steps)?;
+        prefill = PrefillFit::of(requests, &steps, &decode);
+    }
+    let limits = LimitsFit::of(requests, &steps, &decode, &prefill);
+    let mut parameters = BTreeMap::new();
+    decode.write(&mut parameters);
+    prefill.write(&mut parameters);
+    limits.write(&mut parameters);
+    if let Some(server) = server {
+        server.write(&mut parameters);
+    }
+    if let Some(blocks) = kv_blocks_of_hits(requests, scheme, &parameters) {
+        parameters.insert(Parameter::KvBlocks, blocks);
+    }
+    let mut residuals = decode.residuals(&steps);
+    residuals.extend(prefill.residuals);
+    Some(FitResult { parameters, steps, residuals })
+}
+
+/// The load that the fit has seen.
+fn load(requests: &[ObservedRequest], steps: &[EngineStep]) -> FittedLoad {
+    let span = requests.first().zip(requests.last()).map_or(0, |(first, last)| last.at - first.at);
+    let max = |of: fn(&ObservedRequest) -> u64| requests.iter().map(of).max().unwrap_or(0);
+    FittedLoad {
+        requests: requests.len() as u64,
+        rate: if span > 0 { requests.len() as f64 / (span as f64 / 1e9) } else { 0.0 },
+        max_in_flight: steps.iter().map(|step| step.decoding + step.waiting).max().unwrap_or(0),
+        max_prompt_tokens: max(|request| request.prompt_tokens.into()),
+        max_context_tokens: max(|request| u64::from(request.prompt_tokens) + u64::from(request.output_tokens)),
+    }
+}

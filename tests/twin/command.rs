@@ -1,0 +1,164 @@
+//! `streamgauge twin`: files, output, and what other verbs read of them.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use streamgauge::trace_file::row::{TraceEntry, TraceHeader};
+
+use crate::traffic::{LOAD, Load, SCHEME};
+
+struct Told {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+fn streamgauge(folder: &Path, args: &[&str]) -> Told {
+    let output = Command::new(env!("CARGO_BIN_EXE_streamgauge")).current_dir(folder).args(args).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Told { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+fn ok(folder: &Path, args: &[&str]) -> String {
+    let told = streamgauge(folder, args);
+    assert_eq!(told.code, Some(0), "{args:?}: {}", told.stderr);
+    told.stdout
+}
+
+/// A folder with traffic and a twin by hand.
+fn place() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let header = TraceHeader { blocks: Some(SCHEME), ..TraceHeader::new("test") };
+    let rows: Vec<TraceEntry> = Load { families: 5, requests: 300, rate: 8.0, ..LOAD }.rows();
+    let lines = [serde_json::to_string(&header).unwrap()].into_iter();
+    let lines = lines.chain(rows.iter().map(|row| serde_json::to_string(row).unwrap()));
+    fs::write(folder.path().join("traffic.jsonl"), lines.collect::<Vec<_>>().join("\n")).unwrap();
+    let twin = json!({ "streamgauge_twin": 1, "engines": [{ "model": "m" }] });
+    fs::write(folder.path().join("twin.json"), twin.to_string()).unwrap();
+    folder
+}
+
+const RUN: [&str; 5] = ["twin", "run", "twin.json", "--traffic", "traffic.jsonl"];
+
+#[test]
+fn a_simulated_run_is_read_like_a_run_and_marked_in_every_form() {
+    let place = place();
+    let folder = place.path();
+    let slo = ["--slo", "chat: ttft<=200ms"];
+    let told = ok(folder, &[&RUN[..], &slo, &["--replicas", "2", "-o", "out"]].concat());
+    assert!(told.starts_with("SIMULATED: a twin's prediction, not a measurement. Its error is unknown"), "{told}");
+    assert!(told.contains("2 x round-robin"), "{told}");
+    for form in [&[][..], &["--json"], &["--html"], &["--markdown"], &["--csv"]] {
+        let report = ok(folder, &[&["report", "out"], form].concat());
+        assert!(report.contains("SIMULATED"), "{form:?}: {report}");
+    }
+    let report: Value = serde_json::from_str(&ok(folder, &["report", "out", "--json"])).unwrap();
+    assert_eq!((&report["sources"][0]["simulated"], &report["requests"]), (&json!(true), &json!(300)));
+    let warnings: Vec<&str> =
+        report["warnings"].as_array().unwrap().iter().filter_map(|w| w["warning"].as_str()).collect();
+    assert!(warnings.contains(&"simulated") && !warnings.contains(&"no_audit"), "{warnings:?}");
+    let run: Value = serde_json::from_slice(&fs::read(folder.join("out/run.json")).unwrap()).unwrap();
+    assert_eq!((&run["simulated"]["replicas"], &run["valid"]), (&json!(2), &json!(true)));
+}
+
+#[test]
+fn variants_have_folders_that_compare_reads() {
+    let place = place();
+    let folder = place.path();
+    let told = ok(
+        folder,
+        &[&RUN[..], &["--replicas", "1..2", "--router", "prefix", "--router", "least-loaded", "-o", "v"]].concat(),
+    );
+    let lines: Vec<&str> = told.lines().skip(2).filter_map(|line| line.split("  ").next()).collect();
+    assert_eq!(lines, ["1 x prefix", "1 x least-loaded", "2 x prefix", "2 x least-loaded"]);
+    let compared = streamgauge(folder, &["compare", "v/1-prefix", "v/2-prefix"]);
+    assert!(compared.stdout.contains("SIMULATED"), "{}{}", compared.stdout, compared.stderr);
+    let again = streamgauge(folder, &[&RUN[..], &["-o", "v/1-prefix"]].concat());
+    assert_eq!(again.code, Some(1));
+    assert!(again.stderr.contains("it holds a result already"), "{}", again.stderr);
+}
+
+#[test]
+fn equal_commands_write_equal_records() {
+    let place = place();
+    let folder = place.path();
+    for out in ["a", "b"] {
+        ok(folder, &[&RUN[..], &["--scale", "1.5x", "--seed", "3", "-o", out]].concat());
+    }
+    let records = |out: &str| fs::read(folder.join(out).join("records.jsonl.zst")).unwrap();
+    assert_eq!(records("a"), records("b"));
+}
+
+#[test]
+fn twice_the_traffic_and_half_the_cache_change_what_they_should() {
+    let place = place();
+    let folder = place.path();
+    let variant = |more: &[&str]| -> Value {
+        let told: Value = serde_json::from_str(&ok(folder, &[&RUN[..], more, &["--json"]].concat())).unwrap();
+        assert_eq!(told["simulated"], json!(true));
+        told["variants"][0].clone()
+    };
+    let (base, twice) = (variant(&[]), variant(&["--scale", "2x"]));
+    assert_eq!((&base["requests"], &twice["requests"]), (&json!(300), &json!(600)));
+    let slow = variant(&["--set", "step-base=40ms"]);
+    let tpot = |of: &Value| of["tpot_seconds"]["p50"].as_f64().unwrap();
+    assert!(tpot(&slow) > 3.0 * tpot(&base), "{slow} {base}");
+    let refused = variant(&["--set", "kv-blocks=20"]);
+    assert!(refused["lost"].as_u64().unwrap() > 0, "{refused}");
+}
+
+#[test]
+fn a_twin_fitted_to_a_run_predicts_it_and_says_where_it_extrapolates() {
+    let place = place();
+    let folder = place.path();
+    ok(folder, &[&RUN[..], &["-o", "out"]].concat());
+    let told = ok(folder, &["twin", "fit", "out", "-o", "fitted.json"]);
+    for line in ["step-base", "held-out rows", "ttft.p99", "goodput", "decode, 2 to 4 sequences"] {
+        assert!(told.contains(line), "{line}: {told}");
+    }
+    let fitted: Value = serde_json::from_slice(&fs::read(folder.join("fitted.json")).unwrap()).unwrap();
+    let base = fitted["engines"][0]["parameters"]["step_base"]["value"].as_f64().unwrap();
+    assert!((base - 1e7).abs() < 5e5, "{base}");
+    assert_eq!(fitted["sources"][0], json!({ "path": "out", "rows": 300 }));
+    let told = streamgauge(folder, &["twin", "run", "fitted.json", "--traffic", "traffic.jsonl", "--scale", "4x"]);
+    assert!(told.stdout.contains("Error on held-out rows: ttft.p50"), "{}", told.stdout);
+    assert!(told.stderr.contains("EXTRAPOLATED: requests/s per replica"), "{}", told.stderr);
+}
+
+#[test]
+fn an_error_names_the_place_and_the_remedy_and_exits_with_2() {
+    let place = place();
+    let folder = place.path();
+    fs::write(folder.join("bad.json"), "{\"streamgauge_twin\": 1,\n \"engines\": [{\"sped\": 1}]}").unwrap();
+    let bad = streamgauge(folder, &["twin", "run", "bad.json", "--traffic", "traffic.jsonl"]);
+    assert_eq!(bad.code, Some(2));
+    assert!(bad.stderr.contains("bad.json: unknown field `sped`") && bad.stderr.contains("line 2"), "{}", bad.stderr);
+    assert!(bad.stderr.contains("remedy: see `streamgauge twin schema`"), "{}", bad.stderr);
+    for (flag, value, said) in [
+        ("--router", "random", "a router is round-robin"),
+        ("--set", "kv=1", "no such parameter"),
+        ("--fail", "replica=1", "replica=NUMBER,at=TIME"),
+        ("--autoscale", "cpu>1", "metrics are in-flight, waiting and kv"),
+        ("--replicas", "3..1", "a range such as 1..8"),
+    ] {
+        let told = streamgauge(folder, &[&RUN[..], &[flag, value]].concat());
+        assert_eq!(told.code, Some(2), "{flag}");
+        assert!(told.stderr.contains(said), "{flag}: {}", told.stderr);
+    }
+    let few = streamgauge(folder, &["twin", "fit", "traffic.jsonl", "-o", "none.json"]);
+    assert_eq!(few.code, Some(1));
+    assert!(few.stderr.contains("remedy: capture"), "{}", few.stderr);
+    assert!(!folder.join("none.json").exists());
+}
+
+#[test]
+fn the_schema_lists_every_parameter() {
+    let place = place();
+    let schema: Value = serde_json::from_str(&ok(place.path(), &["twin", "schema"])).unwrap();
+    let text = schema.to_string();
+    for name in ["front_end", "kv_blocks", "prefill_first", "held_out", "assumed"] {
+        assert!(text.contains(name), "{name}: {text}");
+    }
+}

@@ -1,0 +1,9 @@
+//! The twin: fitted engines in virtual time.
+
+#![expect(clippy::unwrap_used, reason = "clippy recognizes tests by their attribute; their helpers have none")]
+
+mod command;
+mod queueing;
+mod recovery;
+mod traffic;
+mod what_if;

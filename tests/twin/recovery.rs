@@ -1,0 +1,122 @@
+//! A fit recovers the parameters of the engine that served the rows.
+
+use streamgauge::engine::{CostModel, EngineOptions};
+use streamgauge::measure::time::Gap;
+use streamgauge::twin::fit::observation::TrafficGroups;
+use streamgauge::twin::fit::{EngineFit, fit};
+use streamgauge::twin::model::Parameter;
+
+use crate::traffic::{LOAD, Load, SCHEME, capture, prefill_first};
+
+fn fitted(engine: &EngineOptions, load: Load) -> EngineFit {
+    let mut groups = TrafficGroups::default();
+    capture(engine.clone(), load).into_iter().for_each(|row| groups.add(row, 0));
+    let [group] = &groups.finish()[..] else { panic!("one engine served all rows") };
+    fit(group, (load.families > 0).then_some(&SCHEME), None).unwrap()
+}
+
+/// Asserts that the fit determines these parameters, each within 5 %, and that held-out figures are within 10 %.
+fn assert_recovered(name: &str, engine: &EngineOptions, load: Load, expected: &[Parameter]) {
+    let fit = fitted(engine, load);
+    let told = format!("{name}: {:#?}", fit);
+    for parameter in expected {
+        let estimate = fit.engine.parameters.get(parameter).unwrap_or_else(|| panic!("no {parameter:?} in {told}"));
+        let value = estimate.value.unwrap_or_else(|| panic!("{parameter:?} is a range in {told}"));
+        let truth = parameter.read(engine);
+        assert!((value - truth).abs() <= 0.05 * truth, "{parameter:?}: {value} instead of {truth} in {told}");
+    }
+    for error in &fit.engine.held_out {
+        assert!(error.relative().abs() < 0.1, "{}: {:.3} in {told}", error.figure, error.relative());
+    }
+    assert_eq!(fit.engine.held_out.len(), 10, "{told}");
+}
+
+const COSTS: [Parameter; 3] = [Parameter::StepBase, Parameter::StepPerSeq, Parameter::PrefillRate];
+
+fn with_cost(cost: CostModel) -> EngineOptions {
+    EngineOptions { cost, ..EngineOptions::default() }
+}
+
+#[test]
+fn the_default_engine_is_recovered() {
+    assert_recovered("default", &EngineOptions::default(), LOAD, &COSTS);
+}
+
+#[test]
+fn a_slow_engine_is_recovered() {
+    let cost = CostModel {
+        step_base: Gap::from_millis(45),
+        step_per_seq: Gap::from_millis(3),
+        prefill_per_second: 1_500,
+        ..CostModel::default()
+    };
+    assert_recovered("slow", &with_cost(cost), Load { rate: 0.6, ..LOAD }, &COSTS);
+}
+
+#[test]
+fn a_front_end_and_attention_are_recovered() {
+    let cost = CostModel { prefill_square_ns: 20.0, ..CostModel::default() };
+    let engine = EngineOptions { front_end: Gap::from_millis(35), max_batched_tokens: 32_768, ..with_cost(cost) };
+    let expected = [&COSTS[..], &[Parameter::FrontEnd, Parameter::PrefillSquare]].concat();
+    assert_recovered("front end", &engine, Load { isl: 800.0, rate: 1.5, ..LOAD }, &expected);
+}
+
+#[test]
+fn the_cost_of_context_is_recovered() {
+    let cost = CostModel { kv_token_ns: 900.0, ..CostModel::default() };
+    let expected = [&COSTS[..], &[Parameter::KvToken]].concat();
+    assert_recovered("context", &with_cost(cost), Load { isl: 600.0, rate: 3.0, ..LOAD }, &expected);
+}
+
+#[test]
+fn chunked_prefill_is_recovered() {
+    let engine = EngineOptions { max_batched_tokens: 512, ..EngineOptions::default() };
+    let expected = [&COSTS[..], &[Parameter::MaxBatchedTokens, Parameter::PrefillFirst]].concat();
+    assert_recovered("chunked", &engine, Load { isl: 1_500.0, rate: 1.2, ..LOAD }, &expected);
+}
+
+#[test]
+fn prefill_before_decoding_is_recovered() {
+    let expected = [&COSTS[..], &[Parameter::PrefillFirst]].concat();
+    assert_recovered("prefill first", &prefill_first(), Load { isl: 500.0, rate: 5.0, ..LOAD }, &expected);
+}
+
+#[test]
+fn a_full_batch_is_recovered() {
+    let engine = EngineOptions { max_num_seqs: 6, ..EngineOptions::default() };
+    let expected = [&COSTS[..], &[Parameter::MaxNumSeqs]].concat();
+    assert_recovered("full batch", &engine, Load { osl: 80.0, rate: 5.0, ..LOAD }, &expected);
+}
+
+#[test]
+fn a_prefix_cache_and_its_block_size_are_recovered() {
+    let cost = CostModel { cached_token_ns: 9_000.0, ..CostModel::default() };
+    let engine = EngineOptions { block_tokens: 32, ..with_cost(cost) };
+    let expected = [&COSTS[..], &[Parameter::CachedToken, Parameter::BlockSize, Parameter::PrefixCache]].concat();
+    assert_recovered("cache", &engine, Load { families: 20, isl: 800.0, rate: 3.0, ..LOAD }, &expected);
+}
+
+#[test]
+fn the_size_of_a_cache_that_forgets_is_recovered() {
+    let engine = EngineOptions { kv_blocks: 2_500, ..EngineOptions::default() };
+    let expected = [&COSTS[..], &[Parameter::KvBlocks, Parameter::BlockSize]].concat();
+    let load = Load { families: 60, isl: 800.0, spread: 0.5, rate: 3.0, ..LOAD };
+    assert_recovered("small cache", &engine, load, &expected);
+}
+
+#[test]
+fn speculation_is_recovered() {
+    let engine = EngineOptions { tokens_per_step: 3, ..EngineOptions::default() };
+    let expected = [&COSTS[..], &[Parameter::TokensPerStep]].concat();
+    assert_recovered("speculation", &engine, Load { osl: 90.0, ..LOAD }, &expected);
+}
+
+#[test]
+fn what_the_rows_do_not_determine_is_a_range() {
+    let fit = fitted(&EngineOptions::default(), Load { spread: 0.4, ..LOAD });
+    for parameter in [Parameter::MaxNumSeqs, Parameter::KvBlocks, Parameter::MaxBatchedTokens, Parameter::PrefixCache] {
+        let estimate = fit.engine.parameters[&parameter];
+        assert_eq!(estimate.value, None, "{parameter:?}: {estimate:?}");
+        assert!(estimate.used().is_some(), "{parameter:?}: {estimate:?}");
+    }
+}
