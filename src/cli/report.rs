@@ -40,7 +40,7 @@ PATH is a capture (`streamgauge proxy --capture`), the folder of a run (`replay 
 sweep is a report by itself: levels, the level at which the SLO fails, Pareto front and knee.
 
 PATH may also be a result of another tool: profile_export.jsonl of AIPerf, the JSON of `vllm bench serve --save-detailed`, \
-benchmarks.json of GuideLLM (FILE#2 for its second benchmark) or per_request_lifecycle_metrics.json of inference-perf. A \
+the file of SGLang's bench_serving, benchmarks.json of GuideLLM (FILE#2 for its second benchmark) or per_request_lifecycle_metrics.json of inference-perf. A \
 summary without requests is printed as it is.
 
 Latencies are those of successful requests, computed exactly from all records; failures are counted separately. For a run, \

@@ -1,5 +1,6 @@
 //! `--server-metrics`: scrapes are aligned with the records, and a slow, large or missing page stops nothing.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -16,6 +17,7 @@ use streamgauge::trace_file::reader::TraceReader;
 use streamgauge::trace_file::server_metrics::{
     SERVER_METRICS_FILE, Scrape, ScrapesHeader, ScrapesWriter, ServerMetric, read,
 };
+use streamgauge::trace_file::writer::TraceWriter;
 
 use crate::support::client::Client;
 use crate::support::upstream::Upstream;
@@ -114,7 +116,12 @@ fn server_metrics_match_the_records_in_time_and_tokens() {
     let (slice, first) = (&told["slices"][0], most(ServerMetric::Waiting, 2_000_000_000));
     assert_eq!((&slice["to_s"], &slice["servers"][0]["figures"]["waiting"]["max"]), (&2.0.into(), &first.into()));
     let text = report(&out, &["--slice", "2s"]);
-    assert!(text.contains(&format!("servers      {url}/metrics: {} scrapes\n", rows.len())), "{text}");
+    // Those from the first start on, and the first one after the last end: the window of the figures.
+    let first = requests.iter().map(|row| row.planned.unwrap_or(row.at)).min().unwrap().cast_signed();
+    let after = rows.iter().map(|row| row.at).filter(|at| *at >= last_end).min().unwrap();
+    let counted = rows.iter().filter(|row| (first..=after).contains(&row.at)).count();
+    assert!(text.contains(&format!("servers      {url}/metrics: {counted} scrapes\n")), "{text}");
+    assert!(text.contains("; the servers' figures cover "), "{text}");
     for (figure, cells) in [("running", ["2"].as_slice()), ("generated tokens", &["300"])] {
         let line = text.lines().find(|line| line.starts_with(figure)).unwrap_or_else(|| panic!("{text}"));
         assert!(cells.iter().all(|cell| line.split_whitespace().any(|word| word == *cell)), "{line}");
@@ -204,6 +211,16 @@ fn a_queue_that_grows_and_requests_that_are_put_off_are_warnings() {
     ended(load(address, &out, &flags));
     assert!(!report(&out, &[]).contains("waited at"));
     let (header, _) = scrapes(&out);
+    // The figures cover 50 s: the last response ends that late.
+    let path = out.join("records.jsonl.zst");
+    let records = TraceReader::open(&path).unwrap();
+    let records_header = records.header().clone();
+    let mut rows: Vec<_> = records.map(Result::unwrap).collect();
+    rows[2].timing.ended = Some(50_000_000_000);
+    rows[0].planned = Some(0);
+    let mut records = TraceWriter::new(File::create(&path).unwrap(), &records_header).unwrap();
+    rows.iter().for_each(|row| records.write(row).unwrap());
+    records.finish().unwrap();
     let mut writer = ScrapesWriter::create(&out.join(SERVER_METRICS_FILE), &header).unwrap();
     for second in 0..48_u32 {
         let figures =

@@ -324,6 +324,34 @@ fn figures_without_requests_are_shown_and_no_percentile_is_made_up() {
 }
 
 #[test]
+fn sglangs_file_has_figures_and_no_times_of_sending() {
+    let file = "tests/data/results/sglang_bench.jsonl";
+    let told: Value = serde_json::from_str(&streamgauge(&["report", file, "--json"]).1).unwrap();
+    assert_eq!((&told["tool"], &told["concurrency"]), (&json!("sglang.bench_serving"), &json!(4)));
+    assert_eq!(told.get("rate"), None, "it was unlimited");
+    assert_eq!(told["totals"]["requests per second"], 9.824_322);
+    let ttft = json!({
+        "avg": 102.667_168, "p50": 107.421_451, "p90": 133.938_387,
+        "p95": 216.568_417, "p99": 217.035_522, "std": 46.387_166,
+    });
+    assert_eq!(told["figures"][0], json!({"name": "TTFT", "unit": "ms", "statistics": ttft}));
+    let names: Vec<&str> = told["figures"].as_array().unwrap().iter().map(|of| of["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["TTFT", "TPOT", "ITL", "E2E"]);
+    let (code, _, error) = streamgauge(&["report", file, "--slo", "chat: ttft<=1s"]);
+    assert!(code == Some(2) && error.contains("records no times of sending"), "{error}");
+    // Each run appends a line.
+    let folder = tempfile::tempdir().unwrap();
+    let two = folder.path().join("two.jsonl");
+    let second =
+        r#"{"tag":"NaN \" Infinity","backend":"vllm","dataset_name":"random","request_rate":2.0,"mean_ttft_ms":NaN}"#;
+    fs::write(&two, fs::read_to_string(file).unwrap() + second).unwrap();
+    let of = |number: usize| streamgauge(&["report", &format!("{}#{number}", two.display()), "--json"]);
+    let told: Value = serde_json::from_str(&of(2).1).unwrap();
+    assert_eq!((&told["rate"], &told["figures"]), (&json!("2/s"), &json!([])));
+    assert!(of(3).2.contains("it has 2 runs, and none of number 3"), "{}", of(3).2);
+}
+
+#[test]
 fn results_of_other_tools_are_never_merged_in_silence() {
     let (one, other) = ("tests/data/results/vllm_bench_serve.json", "tests/data/results");
     for pair in [[one, other], [other, one], ["tests/data/runs/chat", one]] {
@@ -393,6 +421,7 @@ fn samples() -> Vec<(PeerFormat, String)> {
         (PeerFormat::AiperfRecords, aiperf),
         (PeerFormat::AiperfSummary, text("profile_export_aiperf.json")),
         (PeerFormat::VllmBench, vllm().to_string()),
+        (PeerFormat::SglangBench, text("sglang_bench.jsonl")),
         (PeerFormat::Guidellm, text("guidellm/constant.json")),
         (PeerFormat::InferencePerfRecords, text("inference-perf/per_request_lifecycle_metrics.json")),
         (PeerFormat::InferencePerfSummary, text("inference-perf/summary_lifecycle_metrics.json")),
@@ -422,7 +451,8 @@ fn a_cut_file_is_an_error() {
         for cut in (1..length).step_by(length / 40 + 1) {
             let told = read_all(format, &content.as_bytes()[..cut]);
             // Whole lines before the cut are a file too.
-            let whole_lines = format == PeerFormat::AiperfRecords && content[..cut].ends_with(['\n', '}']);
+            let lines = [PeerFormat::AiperfRecords, PeerFormat::SglangBench].contains(&format);
+            let whole_lines = lines && content[..cut].ends_with(['\n', '}']);
             assert!(told.is_err() || whole_lines, "{format:?} at {cut}");
         }
     }

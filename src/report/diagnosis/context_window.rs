@@ -22,6 +22,6 @@ pub(super) fn diagnose(input: &RuleInput<'_>) -> Option<Finding> {
             Evidence::new("max_model_len", limit as f64, EvidenceUnit::Count),
         ],
         symptom: "long requests fail at once, and the latencies of the others look better",
-        next_measurement: "raise the server's limit, or cut the load to it (`--isl`, `trace` filters), and run again",
+        next_measurement: "raise the server's limit, or send shorter requests (`--isl`, `--osl`), and run again",
     })
 }

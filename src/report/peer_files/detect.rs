@@ -18,6 +18,8 @@ pub enum PeerFormat {
     AiperfSummary,
     /// The JSON of `vllm bench serve`.
     VllmBench,
+    /// The JSON lines of `sglang.bench_serving`.
+    SglangBench,
     /// `benchmarks.json` of GuideLLM.
     Guidellm,
     /// `per_request_lifecycle_metrics.json` of inference-perf.
@@ -28,10 +30,11 @@ pub enum PeerFormat {
 
 impl PeerFormat {
     /// All formats.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::AiperfRecords,
         Self::AiperfSummary,
         Self::VllmBench,
+        Self::SglangBench,
         Self::Guidellm,
         Self::InferencePerfRecords,
         Self::InferencePerfSummary,
@@ -58,6 +61,8 @@ impl PeerFormat {
                 Some(Self::AiperfSummary)
             }
             () if has("model_id") && has("num_prompts") => Some(Self::VllmBench),
+            // An unlimited rate is no JSON, so the keys after it are unknown.
+            () if has("backend") && has("dataset_name") && has("request_rate") => Some(Self::SglangBench),
             () if has("benchmarks") || has("metadata") && (has("config") || has("args")) => Some(Self::Guidellm),
             () if has("load_summary") && has("successes") => Some(Self::InferencePerfSummary),
             () => None,
@@ -109,6 +114,10 @@ mod tests {
             (r#"{"metadata":{"session_num":0},"metrics":{"a":"#, Some(PeerFormat::AiperfRecords)),
             (r#"{"schema_version":"1.4","aiperf_version":"0.13.0","#, Some(PeerFormat::AiperfSummary)),
             (r#"{"date":"x","model_id":"m","num_prompts":4,"tt"#, Some(PeerFormat::VllmBench)),
+            (
+                r#"{"tag":null,"backend":"vllm","dataset_name":"random","request_rate":Infinity,"max"#,
+                Some(PeerFormat::SglangBench),
+            ),
             (r#"{"metadata":{"version":2},"config":{"#, Some(PeerFormat::Guidellm)),
             (r#"[{"start_time":1,"end_time":2,"request":"te"#, Some(PeerFormat::InferencePerfRecords)),
             (r#"{"benchmark_time_seconds":1,"load_summary":{},"successes":{}"#, Some(PeerFormat::InferencePerfSummary)),

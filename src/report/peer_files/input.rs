@@ -73,6 +73,24 @@ impl PeerInput {
     }
 }
 
+/// Replaces what Python writes for numbers that JSON does not have, outside of texts.
+fn replace_python_numbers(line: &mut Vec<u8>) {
+    let (mut replaced, mut in_text, mut escaped, mut at) = (Vec::with_capacity(line.len()), false, false, 0);
+    while let Some(&byte) = line.get(at) {
+        let number = [&b"-Infinity"[..], b"Infinity", b"NaN"].into_iter().find(|name| line[at..].starts_with(name));
+        if let Some(number) = number.filter(|_| !in_text) {
+            replaced.extend_from_slice(b"null");
+            at += number.len();
+            continue;
+        }
+        in_text ^= byte == b'"' && !escaped;
+        escaped = byte == b'\\' && !escaped;
+        replaced.push(byte);
+        at += 1;
+    }
+    *line = replaced;
+}
+
 /// Lines of JSON, without blank ones.
 pub(super) struct PeerLines {
     reader: Box<dyn BufRead>,
@@ -84,6 +102,15 @@ pub(super) struct PeerLines {
 impl PeerLines {
     /// Parses the next line; `None` at the end of the file.
     pub(super) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, PeerFileError> {
+        self.next_after(|_| {})
+    }
+
+    /// Parses the next line, whose numbers may be `Infinity` or `NaN`, as Python writes them; they become `null`.
+    pub(super) fn next_of_python<T: DeserializeOwned>(&mut self) -> Result<Option<T>, PeerFileError> {
+        self.next_after(replace_python_numbers)
+    }
+
+    fn next_after<T: DeserializeOwned>(&mut self, change: impl Fn(&mut Vec<u8>)) -> Result<Option<T>, PeerFileError> {
         loop {
             self.line.clear();
             let read = self.reader.by_ref().take(MAX_LINE_BYTES + 1).read_until(b'\n', &mut self.line);
@@ -95,7 +122,7 @@ impl PeerLines {
                     let problem = format!("it is longer than {MAX_LINE_BYTES} bytes");
                     return Err(self.input.error(self.place(), problem, "remove the line"));
                 }
-                Ok(_) => {}
+                Ok(_) => change(&mut self.line),
             }
             let line = self.line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&self.line).trim_ascii();
             if !line.is_empty() {

@@ -1,4 +1,5 @@
-//! Result files of other tools: AIPerf, `vllm bench serve`, GuideLLM and inference-perf, one file per format.
+//! Result files of other tools: AIPerf, `vllm bench serve`, SGLang's `bench_serving`, GuideLLM and inference-perf, one
+//! file per format.
 //!
 //! A file with requests becomes the same [`RequestView`](super::request_view::RequestView)s that our own rows become,
 //! so every figure, group, filter and condition applies. What a file lacks is absent. A file with figures alone is a
@@ -18,6 +19,7 @@ pub mod in_flight;
 mod inference_perf;
 pub mod input;
 pub mod request;
+mod sglang_bench;
 pub mod summary;
 mod vllm_bench;
 mod vllm_columns;
@@ -94,6 +96,7 @@ pub fn read(format: PeerFormat, input: &PeerInput, number: Option<usize>) -> Res
         PeerFormat::AiperfRecords => aiperf_records::read(input, PeerFacts::default()).map(PeerContent::Run),
         PeerFormat::AiperfSummary => aiperf_summary::read(input),
         PeerFormat::VllmBench => vllm_bench::read(input),
+        PeerFormat::SglangBench => sglang_bench::read(input, number),
         PeerFormat::Guidellm => guidellm::read(input, number),
         PeerFormat::InferencePerfRecords => inference_perf::read(input),
         PeerFormat::InferencePerfSummary => inference_perf::read_summary(input),
