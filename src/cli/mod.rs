@@ -41,13 +41,17 @@ use terminal::eprint_line;
 use crate::config::{ConfigError, RawSettings};
 use crate::proxy::StartError;
 
+/// Version with the commit and the target of the build.
+const LONG_VERSION: &str =
+    concat!(env!("CARGO_PKG_VERSION"), " (", env!("STREAMGAUGE_BUILD"), ", ", env!("STREAMGAUGE_TARGET"), ")");
+
 /// Measure the token streams of LLM inference servers without changing them
 ///
 /// A reverse proxy in front of an OpenAI-compatible server forwards every byte unchanged and timestamps every streamed
 /// token on arrival. It exports time to first token, inter-token latency and goodput as Prometheus metrics, OTLP metrics
 /// and OTLP traces. A load generator replays traces or sends synthetic load, and a report evaluates the results.
 #[derive(Parser)]
-#[command(name = "streamgauge", version, propagate_version = true, max_term_width = 110)]
+#[command(name = "streamgauge", version, long_version = LONG_VERSION, propagate_version = true, max_term_width = 110)]
 #[command(disable_help_subcommand = true)]
 struct Cli {
     #[command(subcommand)]
