@@ -7,7 +7,7 @@ use clap::Command;
 
 use super::verb_help::VerbHelp;
 use super::{
-    compare, completions, config, demo, inspect, load, manual, plan, proxy, replay, report, sim, sweep, trace,
+    compare, completions, config, demo, doctor, inspect, load, manual, plan, proxy, replay, report, sim, sweep, trace,
 };
 
 /// The help of `streamgauge` itself.
@@ -39,7 +39,7 @@ const PROGRAM: VerbHelp = VerbHelp {
 };
 
 /// The help of every verb.
-const VERBS: [(&str, VerbHelp); 14] = [
+const VERBS: [(&str, VerbHelp); 15] = [
     ("demo", demo::HELP),
     ("proxy", proxy::HELP),
     ("inspect", inspect::HELP),
@@ -52,6 +52,7 @@ const VERBS: [(&str, VerbHelp); 14] = [
     ("trace", trace::HELP),
     ("sim", sim::HELP),
     ("config", config::HELP),
+    ("doctor", doctor::HELP),
     ("completions", completions::HELP),
     ("help", manual::HELP),
 ];

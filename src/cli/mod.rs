@@ -8,6 +8,7 @@ mod completions;
 mod config;
 mod demo;
 mod descriptors;
+mod doctor;
 mod exit_code;
 mod help;
 pub mod inspect;
@@ -72,6 +73,7 @@ enum Verb {
     Trace(Box<trace::Args>),
     Sim(Box<sim::Args>),
     Config(config::Args),
+    Doctor(Box<doctor::Args>),
     Completions(completions::Args),
     Help(manual::Args),
 }
@@ -106,6 +108,7 @@ pub fn main() -> ExitCode {
         Verb::Trace(args) => trace::run(&args),
         Verb::Sim(args) => sim::run(*args),
         Verb::Config(args) => config::run(args),
+        Verb::Doctor(args) => doctor::run(*args),
         Verb::Completions(args) => completions::run(&args),
         Verb::Help(args) => manual::run(&args),
     };
@@ -123,7 +126,8 @@ fn is_config_error(error: &anyhow::Error) -> bool {
 
 /// The whole command line.
 fn command() -> Command {
-    help::add(Cli::command().mut_subcommand("proxy", RawSettings::add_defaults_to_help))
+    let with_defaults = RawSettings::add_defaults_to_help;
+    help::add(Cli::command().mut_subcommand("proxy", with_defaults).mut_subcommand("doctor", with_defaults))
 }
 
 #[cfg(test)]

@@ -170,6 +170,7 @@ fn every_flag_in_the_manual_exists() {
         "config",
         "config schema",
         "config slo",
+        "doctor",
         "completions",
         "help",
     ];
