@@ -30,7 +30,7 @@ const MANUAL: [&str; 15] = [
 ];
 
 /// Flags of other programs in commands of the manual.
-const OTHER_PROGRAMS_FLAGS: [&str; 24] = [
+const OTHER_PROGRAMS_FLAGS: [&str; 25] = [
     "--bench",
     "--bins",
     "--build",
@@ -55,6 +55,7 @@ const OTHER_PROGRAMS_FLAGS: [&str; 24] = [
     "--strip-components",
     "--tag",
     "--test",
+    "--ulimit",
 ];
 
 fn root() -> PathBuf {
