@@ -15,7 +15,7 @@ use super::verb_help::VerbHelp;
 use crate::config::{ConfigSource, LoadedConfig, RawSettings};
 use crate::proxy::Proxy;
 
-/// Check this machine and what the proxy depends on, with a remedy for each problem
+/// Check a machine before the proxy runs there
 ///
 /// Run it where the proxy will run, as its user and with its settings: the checks read limits, try the ports, and connect to
 /// the inference server and the OTLP collector. No request is sent, and nothing is changed. The exit code is 0 if there is no
