@@ -7,7 +7,8 @@ use clap::Command;
 
 use super::verb_help::VerbHelp;
 use super::{
-    compare, completions, config, demo, inspect, load, manual, plan, proxy, replay, report, sim, sweep, trace, twin,
+    compare, completions, config, demo, doctor, inspect, load, manual, plan, proxy, replay, report, sim, sweep, trace,
+    twin,
 };
 
 /// The help of `streamgauge` itself.
@@ -39,7 +40,7 @@ const PROGRAM: VerbHelp = VerbHelp {
 };
 
 /// The help of every verb.
-const VERBS: [(&str, VerbHelp); 15] = [
+const VERBS: [(&str, VerbHelp); 16] = [
     ("demo", demo::HELP),
     ("proxy", proxy::HELP),
     ("inspect", inspect::HELP),
@@ -53,6 +54,7 @@ const VERBS: [(&str, VerbHelp); 15] = [
     ("twin", twin::HELP),
     ("sim", sim::HELP),
     ("config", config::HELP),
+    ("doctor", doctor::HELP),
     ("completions", completions::HELP),
     ("help", manual::HELP),
 ];

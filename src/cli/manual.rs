@@ -4,7 +4,11 @@
 //! the name of a verb: `help proxy` is the verb's help.
 
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::ValueHint;
 
 use super::verb_help::VerbHelp;
 
@@ -13,6 +17,10 @@ use super::verb_help::VerbHelp;
 pub(super) struct Args {
     /// A verb with its subcommands, or a topic of the manual [default: list both]
     topic: Vec<String>,
+
+    /// Write a manual page (man) of each verb into this folder, e.g. /usr/local/share/man/man1
+    #[arg(long, value_name = "DIR", conflicts_with = "topic", value_hint = ValueHint::DirPath)]
+    man: Option<PathBuf>,
 }
 
 pub(super) const HELP: VerbHelp = VerbHelp {
@@ -21,6 +29,7 @@ pub(super) const HELP: VerbHelp = VerbHelp {
         ("List the verbs and the topics of the manual", "streamgauge help"),
         ("Print the help of a verb", "streamgauge help replay"),
         ("Read a chapter of the manual", "streamgauge help metrics"),
+        ("Write manual pages for `man`", "streamgauge help --man ~/.local/share/man/man1"),
     ],
 };
 
@@ -63,6 +72,9 @@ const CHAPTERS: [Chapter; 15] = [
 ];
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(folder) = &args.man {
+        return write_man_pages(folder);
+    }
     match &*args.topic {
         [] => crate::cli::terminal::print(&overview()),
         [topic] if let Some(chapter) = CHAPTERS.iter().find(|chapter| chapter.topic == topic) => {
@@ -70,6 +82,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         verb => Ok(verb_help(verb)),
     }
+}
+
+/// Writes a page for the program and for each verb.
+fn write_man_pages(folder: &Path) -> anyhow::Result<ExitCode> {
+    let problem = || format!("{}: cannot write manual pages", folder.display());
+    std::fs::create_dir_all(folder).with_context(problem)?;
+    clap_mangen::generate_to(super::command(), folder).with_context(problem)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The program's own help, then the topics.

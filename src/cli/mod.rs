@@ -8,6 +8,7 @@ mod completions;
 mod config;
 mod demo;
 mod descriptors;
+mod doctor;
 mod exit_code;
 mod help;
 pub mod inspect;
@@ -42,13 +43,17 @@ use terminal::eprint_line;
 use crate::config::{ConfigError, RawSettings};
 use crate::proxy::StartError;
 
+/// Version with the commit and the target of the build.
+const LONG_VERSION: &str =
+    concat!(env!("CARGO_PKG_VERSION"), " (", env!("STREAMGAUGE_BUILD"), ", ", env!("STREAMGAUGE_TARGET"), ")");
+
 /// Measure the token streams of LLM inference servers without changing them
 ///
 /// A reverse proxy in front of an OpenAI-compatible server forwards every byte unchanged and timestamps every streamed
 /// token on arrival. It exports time to first token, inter-token latency and goodput as Prometheus metrics, OTLP metrics
 /// and OTLP traces. A load generator replays traces or sends synthetic load, and a report evaluates the results.
 #[derive(Parser)]
-#[command(name = "streamgauge", version, propagate_version = true, max_term_width = 110)]
+#[command(name = "streamgauge", version, long_version = LONG_VERSION, propagate_version = true, max_term_width = 110)]
 #[command(disable_help_subcommand = true)]
 struct Cli {
     #[command(subcommand)]
@@ -70,6 +75,7 @@ enum Verb {
     Twin(twin::Args),
     Sim(Box<sim::Args>),
     Config(config::Args),
+    Doctor(Box<doctor::Args>),
     Completions(completions::Args),
     Help(manual::Args),
 }
@@ -105,6 +111,7 @@ pub fn main() -> ExitCode {
         Verb::Twin(args) => twin::run(&args),
         Verb::Sim(args) => sim::run(*args),
         Verb::Config(args) => config::run(args),
+        Verb::Doctor(args) => doctor::run(*args),
         Verb::Completions(args) => completions::run(&args),
         Verb::Help(args) => manual::run(&args),
     };
@@ -122,7 +129,8 @@ fn is_config_error(error: &anyhow::Error) -> bool {
 
 /// The whole command line.
 fn command() -> Command {
-    help::add(Cli::command().mut_subcommand("proxy", RawSettings::add_defaults_to_help))
+    let with_defaults = RawSettings::add_defaults_to_help;
+    help::add(Cli::command().mut_subcommand("proxy", with_defaults).mut_subcommand("doctor", with_defaults))
 }
 
 #[cfg(test)]

@@ -38,6 +38,10 @@ pub(super) struct Args {
     #[arg(long)]
     check: bool,
 
+    /// With --check, exit with status 2 if the configuration has warnings, for CI
+    #[arg(long, requires = "check")]
+    strict: bool,
+
     #[command(flatten)]
     settings: RawSettings,
 }
@@ -64,6 +68,7 @@ pub(super) const HELP: VerbHelp = VerbHelp {
             "Record the shape of the traffic, to replay it later",
             "streamgauge proxy --upstream http://127.0.0.1:8000 --capture capture/",
         ),
+        ("Validate a configuration in CI", "streamgauge proxy --config streamgauge.yaml --check --strict"),
         ("Print the effective configuration and exit", "streamgauge proxy --config streamgauge.yaml --check"),
     ],
 };
@@ -76,6 +81,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     if args.check {
         loaded.warnings.iter().for_each(|warning| crate::cli::terminal::eprint_line(&format!("warning: {warning}")));
         Proxy::check(&loaded.config, &loaded.otlp)?;
+        if args.strict && !loaded.warnings.is_empty() {
+            let problem = "--strict: the configuration has warnings; remedy: correct the settings that they name";
+            return Ok(crate::cli::terminal::usage_error(&problem));
+        }
         return crate::cli::terminal::print(&explain(&loaded));
     }
     let logging = logging::start(loaded.config.log, &loaded.otlp).context("cannot begin to log")?;

@@ -52,7 +52,7 @@ pub(super) const HELP: VerbHelp = VerbHelp {
     ],
 };
 
-/// Run a simulated inference server: OpenAI-compatible, streaming, without a model
+/// Run a simulated OpenAI-compatible server, without a model
 #[derive(Debug, clap::Args)]
 #[command(long_about = ABOUT)]
 pub(crate) struct Args {

@@ -35,7 +35,7 @@ mod worker_context;
 mod worker_handle;
 mod worker_shared;
 
-pub use reload::RELOAD_CHECK_INTERVAL;
+pub use reload::{RELOAD_CHECK_INTERVAL, upstream_tls};
 pub use server::{Proxy, StartError};
 
 /// Progress of a shutdown.

@@ -29,7 +29,7 @@ impl Certificates {
     pub(super) fn load(config: &ProxyConfig) -> Result<Self, TlsError> {
         Ok(Self {
             server: server(config)?.map(|tls| Arc::new(ArcSwap::from_pointee(tls))),
-            upstream: upstream(config)?.map(|tls| Arc::new(ArcSwap::from_pointee(tls))),
+            upstream: upstream_tls(config)?.map(|tls| Arc::new(ArcSwap::from_pointee(tls))),
             ends: ends(config)?,
             watched: FileWatch::new(files(config)),
         })
@@ -37,7 +37,7 @@ impl Certificates {
 
     /// Reloads the certificates. If a file cannot be read, the current ones stay in force.
     fn reload(&mut self, config: &ProxyConfig) -> Result<(), TlsError> {
-        let (server, upstream) = (server(config)?, upstream(config)?);
+        let (server, upstream) = (server(config)?, upstream_tls(config)?);
         self.ends = ends(config)?;
         if let (Some(current), Some(new)) = (&self.server, server) {
             current.store(Arc::new(new));
@@ -54,7 +54,11 @@ fn server(config: &ProxyConfig) -> Result<Option<rustls::ServerConfig>, TlsError
     tls::server(TlsIdentity { cert: &files.cert, key: &files.key }, files.client_ca.as_deref()).map(Some)
 }
 
-fn upstream(config: &ProxyConfig) -> Result<Option<rustls::ClientConfig>, TlsError> {
+/// The TLS settings of connections to the upstream; `None` without TLS.
+///
+/// # Errors
+/// Returns [`TlsError`], which names the file.
+pub fn upstream_tls(config: &ProxyConfig) -> Result<Option<rustls::ClientConfig>, TlsError> {
     let target = &config.upstream;
     if !target.tls {
         return Ok(None);

@@ -242,6 +242,35 @@ fn check_tries_the_files_that_a_start_would_use() {
 }
 
 #[test]
+fn the_long_version_names_the_build_and_its_target() {
+    let Done { code, stdout, stderr } = run(&["--version"]);
+    let inner = stdout.strip_prefix("streamgauge 0.1.0 (").and_then(|rest| rest.strip_suffix(")\n")).unwrap();
+    let (build, target) = inner.split_once(", ").unwrap();
+    let is_commit = build.len() == 12 && build.bytes().all(|byte| byte.is_ascii_hexdigit());
+    // Continuous integration builds releases of its checkout, and a developer's tests are no release.
+    assert!(is_commit || build == "development build", "{build}");
+    assert!(target.starts_with(std::env::consts::ARCH) && target.contains("linux"), "{target}");
+    assert_eq!((code, &*stderr), (Some(0), ""));
+}
+
+#[test]
+fn help_writes_a_manual_page_for_each_verb() {
+    let folder = tempfile::tempdir().unwrap();
+    let pages = folder.path().join("man1");
+    assert_eq!(run(&["help", "--man", pages.to_str().unwrap()]).code, Some(0));
+    let names: Vec<String> =
+        std::fs::read_dir(&pages).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    for name in ["streamgauge.1", "streamgauge-proxy.1", "streamgauge-config-slo.1", "streamgauge-trace-convert.1"] {
+        assert!(names.iter().any(|other| other == name), "{name}: {names:?}");
+    }
+    let page = std::fs::read_to_string(pages.join("streamgauge-proxy.1")).unwrap();
+    assert!(page.contains(".TH") && page.contains("\\-\\-max\\-streams"), "{page}");
+    let refused = run(&["help", "--man", "/proc/none"]);
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.stderr.starts_with("error: /proc/none: cannot write manual pages: "), "{}", refused.stderr);
+}
+
+#[test]
 fn a_start_names_version_slos_and_collector_and_a_collector_that_is_not_there() {
     // Bound and not listening: the port refuses connections, and no other program can take it.
     let closed = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();

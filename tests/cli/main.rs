@@ -8,5 +8,6 @@ mod support;
 mod command_line;
 mod config;
 mod demo;
+mod doctor;
 mod inspect;
 mod sim;

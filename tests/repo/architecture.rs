@@ -321,7 +321,9 @@ fn paths() -> Vec<String> {
 /// Every file of `src` that is part of the program. They are parsed once, which takes seconds.
 static SOURCES: LazyLock<Vec<Source>> = LazyLock::new(|| {
     let paths = paths();
-    let in_src = paths.iter().filter(|path| path.starts_with("src/") && path.ends_with(".rs"));
+    // Cargo runs the build script, which is no part of the program and talks to Cargo by printing.
+    let of_program = |path: &&String| path.starts_with("src/") && path.ends_with(".rs") && *path != "src/build.rs";
+    let in_src = paths.iter().filter(of_program);
     let mut files: Vec<Source> = in_src.map(|path| Source::new(path, read(path))).collect();
     let for_tests: Vec<String> = files
         .iter()

@@ -30,14 +30,16 @@ const MANUAL: [&str; 15] = [
 ];
 
 /// Flags of other programs in commands of the manual.
-const OTHER_PROGRAMS_FLAGS: [&str; 20] = [
+const OTHER_PROGRAMS_FLAGS: [&str; 25] = [
     "--bench",
+    "--bins",
     "--build",
     "--detach",
     "--enable-feature",
     "--file",
     "--filename",
     "--isl-block-size",
+    "--locked",
     "--now",
     "--peers",
     "--port",
@@ -45,12 +47,15 @@ const OTHER_PROGRAMS_FLAGS: [&str; 20] = [
     "--quick",
     "--real",
     "--release",
+    "--repo",
     "--rounds",
     "--rows",
     "--save-detailed",
     "--save-result",
+    "--strip-components",
     "--tag",
     "--test",
+    "--ulimit",
 ];
 
 fn root() -> PathBuf {
@@ -166,7 +171,9 @@ fn every_flag_in_the_manual_exists() {
         "config",
         "config schema",
         "config slo",
+        "doctor",
         "completions",
+        "help",
     ];
     let of_trace = ["", " info", " convert", " cut", " scale", " merge", " anonymize", " spread", " diff", " schema"];
     let of_trace = of_trace.map(|verb| help(&format!("trace{verb}")));

@@ -9,12 +9,13 @@ use streamgauge::export::registry::catalog::{Convention, Instrument, InstrumentK
 use streamgauge::export::registry::error_type::TERMINATIONS;
 
 /// What begins like a metric and is none.
-const NO_METRICS: [&str; 10] = [
+const NO_METRICS: [&str; 11] = [
     "gen_ai_latest_experimental",
     "streamgauge.yaml",
     "streamgauge.json",
     "streamgauge.service",
     "streamgauge.socket",
+    "streamgauge.fish",
     "process.pid",
     "process.executable.name",
     attribute::SLOS_MET,

@@ -114,7 +114,8 @@ fn simulate(options: &EngineOptions, requests: &[Request]) -> (Vec<TraceEntry>, 
         in_flight.push((number - finished.len()) as u32);
         let chain = (0..u64::from(isl / 16)).map(|block| (number as u64) << 32 | block).collect();
         let prompt = EnginePrompt { tokens: *isl, chain };
-        let job = EngineJob { prompt, output_tokens: *osl, ending: EngineFinish::Length, stall: None, transferred: false };
+        let job =
+            EngineJob { prompt, output_tokens: *osl, ending: EngineFinish::Length, stall: None, transferred: false };
         engine.submit(Stamp::from_nanos(at), vec![job]).unwrap();
         engine.step(Stamp::from_nanos(at), &mut out);
         collect(&mut out, &mut finished);

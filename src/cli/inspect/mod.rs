@@ -21,7 +21,7 @@ use crate::measure::dialect::{Dialect, Routes, TABLE};
 use crate::measure::record::{Ending, UnreadReason};
 use crate::measure::shape::RequestShape;
 
-/// Explain a recorded response, event by event, as the proxy would measure it
+/// Explain a recorded response event by event, as the proxy sees it
 ///
 /// The output is a line for each event and a summary: dialect, first and last token, token counts, finish reasons. For
 /// debugging a server or a client.

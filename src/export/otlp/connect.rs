@@ -102,12 +102,21 @@ impl CollectorConnector {
 /// Probes a collector at startup and logs a failure, because the first export may be a minute away.
 pub(crate) async fn probe_collector(exporter: ExporterConfig, clock: Clock) {
     let endpoint = exporter.endpoint.origin();
-    let why = match clock.timeout(FIRST_CONNECT_TIMEOUT, CollectorConnector::new(&exporter).connect()).await {
-        Some(Ok(_)) => return,
-        Some(Err(error)) => error.to_string(),
-        None => format!("no connection within {FIRST_CONNECT_TIMEOUT}"),
-    };
-    tracing::warn!(endpoint, why, "the OTLP collector cannot be reached; exports go on trying");
+    if let Err(why) = connect_collector(&exporter, &clock).await {
+        tracing::warn!(endpoint, why, "the OTLP collector cannot be reached; exports go on trying");
+    }
+}
+
+/// Opens a connection to a collector, TLS included, and closes it.
+///
+/// # Errors
+/// Returns why no connection was opened.
+pub async fn connect_collector(exporter: &ExporterConfig, clock: &Clock) -> Result<(), String> {
+    match clock.timeout(FIRST_CONNECT_TIMEOUT, CollectorConnector::new(exporter).connect()).await {
+        Some(Ok(_)) => Ok(()),
+        Some(Err(error)) => Err(error.to_string()),
+        None => Err(format!("no connection within {FIRST_CONNECT_TIMEOUT}")),
+    }
 }
 
 /// Checks the certificates of all exporters.

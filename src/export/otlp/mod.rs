@@ -13,8 +13,8 @@ mod payload;
 mod protobuf_writer;
 pub mod traces;
 
-pub use connect::check;
 pub(super) use connect::probe_collector;
+pub use connect::{check, connect_collector};
 
 /// User agent in the form that the OTLP specification requires.
 const USER_AGENT: &str = concat!("OTel-OTLP-Exporter-Streamgauge/", env!("CARGO_PKG_VERSION"));

@@ -1,0 +1,134 @@
+//! Checks of ports, time stamps, the upstream and the collectors.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use tokio::io::{AsyncWriteExt as _, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::finding::Finding;
+use crate::clock::Clock;
+use crate::config::ProxyConfig;
+use crate::config::otlp::OtlpConfig;
+use crate::export::otlp::connect_collector;
+use crate::measure::record::StampSource;
+use crate::measure::time::Gap;
+use crate::net::dial::Dialer;
+use crate::net::io::{MaybeTlsStream, enable_rx_timestamps};
+use crate::net::tls::describe_error;
+use crate::proxy::upstream_tls;
+
+/// Tries for a time stamp: the kernel turns them on shortly after it was asked.
+const STAMP_TRIES: usize = 20;
+/// Pause between two tries.
+const STAMP_PAUSE: Gap = Gap::from_millis(10);
+
+/// Whether the proxy can listen.
+pub(super) fn ports(config: &ProxyConfig) -> Vec<Finding> {
+    vec![port("listen", config.listen), port("admin", config.admin)]
+}
+
+fn port(setting: &'static str, address: SocketAddr) -> Finding {
+    match TcpListener::bind(address) {
+        Ok(_) if setting == "admin" && !address.ip().is_loopback() => Finding::warning(
+            setting,
+            format!(
+                "{address} is free, and more than this machine can reach it: the admin port asks nobody who they are"
+            ),
+            "listen on loopback, or let only Prometheus and the kubelet reach the port (NetworkPolicy, firewall)",
+        ),
+        Ok(_) => Finding::ok(setting, format!("{address} is free")),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Finding::warning(
+            setting,
+            format!("{address} is in use"),
+            format!("none if the proxy runs already; else stop what listens there, or change {setting}"),
+        ),
+        Err(error) => {
+            Finding::problem(setting, format!("cannot listen on {address}: {error}"), format!("change {setting}"))
+        }
+    }
+}
+
+/// Whether the kernel stamps received bytes.
+pub(super) async fn time_stamps() -> Finding {
+    const CHECK: &str = "time stamps";
+    enable_rx_timestamps();
+    match source_of_stamps().await {
+        Ok(StampSource::Kernel) => Finding::ok(CHECK, "the kernel stamps each token on arrival"),
+        Ok(StampSource::Read) => Finding::warning(
+            CHECK,
+            "the kernel stamps no received bytes, so a token's time is that of its read: up to milliseconds later on a \
+             busy machine",
+            "use Linux itself: gVisor and some sandboxes have no SO_TIMESTAMPING",
+        ),
+        Err(error) => {
+            Finding::warning(CHECK, format!("cannot be tried on loopback: {error}"), "bring up the interface lo")
+        }
+    }
+}
+
+/// Sends bytes over loopback until the kernel has stamped some.
+async fn source_of_stamps() -> io::Result<StampSource> {
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await?;
+    let mut stream = MaybeTlsStream::plain(TcpStream::connect(listener.local_addr()?).await?);
+    let (mut peer, _) = listener.accept().await?;
+    for _ in 0..STAMP_TRIES {
+        peer.write_all(b"x").await?;
+        let mut buffer = [0; 16];
+        let arrival = poll_fn(|cx| stream.poll_fill(cx, &mut ReadBuf::new(&mut buffer))).await?;
+        if arrival.source == StampSource::Kernel {
+            return Ok(StampSource::Kernel);
+        }
+        Clock::Monotonic.sleep(STAMP_PAUSE).await;
+    }
+    Ok(StampSource::Read)
+}
+
+/// Whether a connection to the inference server can be opened, TLS included. Sends no request.
+pub(super) async fn upstream(config: &ProxyConfig) -> Finding {
+    const CHECK: &str = "upstream";
+    let upstream = &config.upstream;
+    let connected = async {
+        let name = upstream.server_name.as_deref().unwrap_or(&upstream.host);
+        let tls = upstream_tls(config).map_err(|error| error.to_string())?;
+        let dialer = Dialer::new(&*upstream.host, upstream.port, Gap::ZERO);
+        let dialed = dialer.dial(tls.map(|tls| (Arc::new(tls), name))).await;
+        dialed.map(drop).map_err(|error| describe_error(error, "upstream_ca"))
+    };
+    match Clock::Monotonic.timeout(upstream.connect_timeout, connected).await {
+        Some(Ok(())) => Finding::ok(CHECK, format!("{upstream} accepts connections")),
+        Some(Err(error)) => Finding::problem(
+            CHECK,
+            format!("cannot connect to {upstream}: {error}"),
+            "start the inference server, or correct upstream",
+        ),
+        None => Finding::problem(
+            CHECK,
+            format!("no connection to {upstream} within {}", upstream.connect_timeout),
+            "check the network and its policies, or raise upstream_connect_timeout",
+        ),
+    }
+}
+
+/// Whether each OTLP collector can be reached.
+pub(super) async fn collectors(otlp: &OtlpConfig) -> Vec<Finding> {
+    const CHECK: &str = "collector";
+    let mut findings = Vec::new();
+    for exporter in otlp.exporters() {
+        let endpoint = exporter.endpoint.origin();
+        findings.push(match connect_collector(exporter, &Clock::Monotonic).await {
+            Ok(()) => Finding::ok(CHECK, format!("{endpoint} accepts connections")),
+            Err(error) => Finding::problem(
+                CHECK,
+                format!("cannot connect to {endpoint}: {error}"),
+                "start the collector, or correct OTEL_EXPORTER_OTLP_ENDPOINT",
+            ),
+        });
+    }
+    if findings.is_empty() {
+        findings.push(Finding::skipped(CHECK, "no OTLP endpoint is configured"));
+    }
+    findings
+}

@@ -1,0 +1,117 @@
+//! `streamgauge doctor` and `proxy --check --strict`.
+
+use std::net::TcpListener;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Runs the program with only these variables.
+fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+    command.args(arguments).env_clear().envs(variables.iter().copied()).output().unwrap()
+}
+
+/// The exit code, and (status, evidence, remedy) of each finding by its check.
+fn findings(arguments: &[&str], variables: &[(&str, &str)]) -> (i32, Vec<[String; 4]>) {
+    let output = run(&[&["doctor", "--json"], arguments].concat(), variables);
+    let list: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
+    let row = |finding: &Value| ["check", "status", "evidence", "remedy"].map(|key| text(finding, key));
+    (output.status.code().unwrap(), list.iter().map(row).collect())
+}
+
+fn finding<'a>(found: &'a [[String; 4]], check: &str) -> [&'a str; 3] {
+    let [_, rest @ ..] = found.iter().find(|row| row[0] == check).unwrap_or_else(|| panic!("{check}: {found:?}"));
+    rest.each_ref().map(String::as_str)
+}
+
+/// A server that takes connections, and its URL.
+fn server() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    (listener, url)
+}
+
+const FREE: [&str; 2] = ["--listen=127.0.0.1:0", "--admin=127.0.0.1:0"];
+
+#[test]
+fn a_machine_on_which_everything_can_be_reached_has_no_problem() {
+    let ((_server, upstream), (_collector, collector)) = (server(), server());
+    let arguments = [&FREE[..], &["--upstream", &upstream]].concat();
+    let (code, found) = findings(&arguments, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &collector)]);
+    assert_eq!(code, 0, "{found:?}");
+    assert_eq!(finding(&found, "upstream")[..2], ["ok", &*format!("{upstream} accepts connections")]);
+    assert_eq!(finding(&found, "collector")[..2], ["ok", &*format!("{collector} accepts connections")]);
+    assert_eq!(finding(&found, "listen")[0], "ok");
+    for check in ["configuration", "descriptors", "cpu limit", "huge pages", "rtprio", "time stamps", "admin"] {
+        let [status, evidence, remedy] = finding(&found, check);
+        assert!(!evidence.is_empty() && (status != "warning" || !remedy.is_empty()), "{check}: {found:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_reached_is_a_problem_with_a_remedy_and_exit_code_1() {
+    let arguments = [&FREE[..], &["--upstream=http://127.0.0.1:9"]].concat();
+    let endpoint = [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")];
+    let (code, found) = findings(&arguments, &endpoint);
+    let refused = "cannot connect to http://127.0.0.1:9: Connection refused (os error 111)";
+    let remedy = "start the inference server, or correct upstream";
+    assert_eq!((code, finding(&found, "upstream")), (1, ["problem", refused, remedy]));
+    assert_eq!(finding(&found, "collector")[..2], ["problem", refused]);
+    let text = run(&[&["doctor"], &arguments[..]].concat(), &endpoint);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains(&format!("✗ problem  upstream        {refused}\n")), "{text}");
+    assert!(text.contains(&format!("  remedy: {remedy}\n")), "{text}");
+}
+
+#[test]
+fn a_port_in_use_and_an_open_admin_port_are_warnings() {
+    let ((_server, upstream), (_other, other)) = (server(), server());
+    let listen = format!("--listen={}", other.trim_start_matches("http://"));
+    let (code, found) = findings(&["--upstream", &upstream, &listen, "--admin=0.0.0.0:0"], &[]);
+    let [status, evidence, remedy] = finding(&found, "listen");
+    assert!(status == "warning" && evidence.ends_with(" is in use") && remedy.contains("change listen"), "{found:?}");
+    assert_eq!((code, finding(&found, "admin")[0]), (0, "warning"));
+}
+
+#[test]
+fn an_invalid_configuration_does_not_hide_the_state_of_the_machine() {
+    let (code, found) = findings(&["--slo=chat: speed<=1s"], &[]);
+    let [status, evidence, _] = finding(&found, "configuration");
+    assert!(code == 1 && status == "problem" && evidence.contains("--upstream") && evidence.contains("--slo"));
+    assert!(!finding(&found, "descriptors")[1].is_empty());
+    assert!(found.iter().all(|row| row[0] != "upstream"));
+    assert_eq!(run(&["doctor", "--nonsense"], &[]).status.code(), Some(2));
+}
+
+#[test]
+fn credentials_of_the_exporter_are_in_no_finding() {
+    let (_server, upstream) = server();
+    let variables = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user:canary7f3a@127.0.0.1:9/?token=canary7f3a"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20canary7f3a,x-canary7f3a=%zz"),
+    ];
+    let arguments = [&FREE[..], &["--upstream", &upstream]].concat();
+    for more in [&["doctor"][..], &["doctor", "--json"]] {
+        let output = run(&[more, &arguments].concat(), &variables);
+        let told = [output.stdout, output.stderr].concat();
+        let told = String::from_utf8(told).unwrap();
+        assert!(told.contains("OTEL_EXPORTER_OTLP") && !told.contains("canary7f3a"), "{told}");
+    }
+}
+
+#[test]
+fn a_strict_check_fails_on_a_warning_and_a_plain_one_does_not() {
+    let check = |more: &[&str]| {
+        let arguments = [&["proxy", "--check", "--upstream=http://127.0.0.1:9"], more].concat();
+        run(&arguments, &[("STREAMGAUGE_NONSENSE", "1")])
+    };
+    assert_eq!(check(&[]).status.code(), Some(0));
+    let strict = check(&["--strict"]);
+    let told = String::from_utf8(strict.stderr).unwrap();
+    assert_eq!((strict.status.code(), strict.stdout.is_empty()), (Some(2), true));
+    assert!(told.contains("STREAMGAUGE_NONSENSE") && told.contains("error: --strict: "), "{told}");
+    let clean = run(&["proxy", "--check", "--strict", "--upstream=http://127.0.0.1:9"], &[]);
+    assert_eq!(clean.status.code(), Some(0));
+    assert_eq!(run(&["proxy", "--strict", "--upstream=http://127.0.0.1:9"], &[]).status.code(), Some(2));
+}
