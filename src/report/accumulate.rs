@@ -15,6 +15,7 @@ use super::definitions::Definitions;
 use super::fidelity::FidelityAccumulator;
 use super::filter::RequestFilter;
 use super::group_by::GroupBy;
+use super::lane_sample::LaneSample;
 use super::metric::ReportMetric;
 use super::request_point::RequestPoint;
 use super::request_view::RequestView;
@@ -53,6 +54,8 @@ pub struct AccumulatorSettings {
     pub conditions: Vec<Condition>,
     /// Selects the requests; the others count nowhere.
     pub filter: RequestFilter,
+    /// Keeps a sample of the requests for swim lanes.
+    pub keeps_lanes: bool,
 }
 
 /// Counts of one SLO.
@@ -192,6 +195,8 @@ pub struct Accumulator {
     pub points: Vec<RequestPoint>,
     /// Inter-token latencies of the successes by time.
     pub gaps: SliceHistogram,
+    /// Sample for swim lanes.
+    pub lanes: LaneSample,
     /// The first models that requests named.
     pub models: BTreeSet<String>,
     /// Wall-clock time of the timeline's start, in nanoseconds since 1970.
@@ -228,7 +233,11 @@ impl Accumulator {
         let verdicts = verdicts(request, &self.settings);
         self.total.add(request, &self.settings, &verdicts);
         self.fidelity.add(request);
-        push(&mut self.points, RequestPoint::of(request, self.settings.definitions, &verdicts));
+        let point = RequestPoint::of(request, self.settings.definitions, &verdicts);
+        if self.settings.keeps_lanes {
+            self.lanes.add(request, point);
+        }
+        push(&mut self.points, point);
         self.add_gaps(request);
         if let Some(model) = request.model.as_ref().filter(|_| self.models.len() < MAX_MODELS)
             && !self.models.contains(model)

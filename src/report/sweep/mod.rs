@@ -2,7 +2,7 @@
 //! folder.
 //!
 //! ```text
-//! DIR/sweep.json -> file -> Sweep -> text, json, csv, markdown
+//! DIR/sweep.json -> file -> Sweep -> text, json, csv, markdown, html
 //! DIR/runs/*     -> level_result (aggregate of a run)
 //! ```
 //!
@@ -33,6 +33,7 @@
 mod ab_diff;
 mod export;
 pub mod file;
+pub mod html;
 pub(super) mod level_result;
 pub mod pareto;
 mod text;
@@ -42,7 +43,9 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::accumulate::RequestStats;
+use super::confidence::MetricConfidence;
 use super::metric::ReportMetric;
+use super::request_point::RequestPoint;
 use super::saturation::LoadGrowth;
 use super::source::ReportSource;
 use super::warnings::{self, ReportWarning, WarningText};
@@ -52,6 +55,7 @@ use crate::measure::slo::{Slo, Slos};
 use ab_diff::{TargetDifference, differences};
 pub use export::{csv, markdown};
 use file::{SearchOutcome, SweepFile, SweepLevel, SweepSpec};
+use html::SweepChartFacts;
 pub use level_result::{LevelResult, SweepError, read_run};
 pub use text::render;
 
@@ -70,6 +74,8 @@ pub struct SweepReportOptions {
     pub min_goodput: Option<f64>,
     /// Percentiles in tables.
     pub percentiles: Vec<f64>,
+    /// Computes the intervals that the page shows.
+    pub has_intervals: bool,
 }
 
 impl SweepReportOptions {
@@ -96,6 +102,8 @@ pub struct Sweep {
     /// Percentiles in tables.
     #[serde(skip)]
     percentiles: Vec<f64>,
+    #[serde(skip)]
+    chart_facts: SweepChartFacts,
 }
 
 /// Summary of one level at one target.
@@ -116,6 +124,8 @@ struct LevelSummary {
     knee: bool,
     #[serde(flatten)]
     summary: RequestSummary,
+    #[serde(skip)]
+    intervals: Vec<(ReportMetric, MetricConfidence)>,
 }
 
 /// A warning with the levels that it applies to.
@@ -139,6 +149,8 @@ struct LevelRuns {
     growth: Option<LoadGrowth>,
     /// Summary of each run.
     run_summaries: Vec<RequestSummary>,
+    /// Requests of all runs, for intervals.
+    points: Vec<RequestPoint>,
 }
 
 impl LevelRuns {
@@ -154,6 +166,7 @@ impl LevelRuns {
             sources: Vec::new(),
             growth: None,
             run_summaries: Vec::new(),
+            points: Vec::new(),
         }
     }
 
@@ -193,6 +206,9 @@ impl Sweep {
                 }
             }
             together.figures.merge(&one.figures);
+            if wanted.has_intervals {
+                html::append(&mut together.points, one.points);
+            }
             together.seconds += one.seconds;
             together.sustained |= run.sustained;
             together.runs += 1;
@@ -206,6 +222,7 @@ impl Sweep {
             a.target.cmp(&b.target).then_with(|| load(&file.plan, &a.level).total_cmp(&load(&file.plan, &b.level)))
         });
         let differences = differences(&all);
+        let chart_facts = SweepChartFacts::of(&all, goals.as_ref());
         let mut warnings = Vec::new();
         let points = all.into_iter().map(|mut together| {
             let seen =
@@ -235,6 +252,7 @@ impl Sweep {
                 level: together.level,
                 not_valid,
                 summary,
+                intervals: html::intervals(&together.points),
             }
         });
         let mut levels: Vec<LevelSummary> = points.collect();
@@ -249,6 +267,7 @@ impl Sweep {
             differences,
             warnings,
             percentiles: wanted.percentiles.clone(),
+            chart_facts,
         })
     }
 
