@@ -58,7 +58,7 @@ pub(super) fn chart(gaps: &HistogramColumns) -> Option<Chart> {
         column("gaps", ChartUnit::Number, 4),
     ];
     Some(
-        Chart::new(ChartKind::Heat, "ITL over time", summary, columns)
+        Chart::new(ChartKind::Heat, "ITL heat map over time", summary, columns)
             .x("time", ChartUnit::Seconds, false)
             .y(ChartUnit::Millis, true)
             .full_width(),

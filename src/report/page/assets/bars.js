@@ -25,7 +25,7 @@ kinds.bars = (figure) => {
         context.fillRect(left, top, Math.max(ratio, right - left - ratio), bottom - top);
       });
       context.font = FONT.replace("12px", `${12 * ratio}px`);
-      context.textBaseline = "top";
+      [context.textAlign, context.textBaseline] = ["left", "top"];
       const ends = [];
       for (const [percent, value] of marks) {
         const x = u.valToPos(value, "x", true);

@@ -21,7 +21,7 @@ function labels(u, context, points, texts) {
   const ratio = devicePixelRatio;
   const taken = [];
   context.font = FONT.replace("12px", `${11 * ratio}px`);
-  context.textBaseline = "middle";
+  [context.textAlign, context.textBaseline] = ["left", "middle"];
   context.fillStyle = colour("soft");
   points.forEach(([x, y], row) => {
     const width = context.measureText(texts[row]).width;
