@@ -40,7 +40,7 @@ function labels(u, context, points, texts) {
 
 kinds.levels = (figure) => {
   const [rate, p50, low50, high50, p99, low99, high99, counts, group] = parsed(figure, "data");
-  const limits = parsed(figure, "limits") ?? [];
+  const [limits] = parsed(figure, "limits");
   const { dataset } = figure;
   const levels = rowNames(figure);
   const log = dataset.yLog !== undefined;

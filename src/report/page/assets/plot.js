@@ -70,6 +70,15 @@ function range(values, log, room = 1.06) {
   return [Math.min(0, least), most > 0 ? most * room : 1];
 }
 
+// Round positions of a logarithmic axis: 1, 2, 5, or powers of ten alone where those are many.
+function logSplits(least, most) {
+  const splits = [];
+  for (let power = Math.floor(Math.log10(least)); power <= Math.ceil(Math.log10(most)); power++) {
+    for (const step of Math.log10(most / least) > 3 ? [1] : [1, 2, 5]) splits.push(Number((step * 10 ** power).toPrecision(3)));
+  }
+  return splits.filter((value) => value >= least && value <= most);
+}
+
 function marker(context, shape, x, y, size, filled = true) {
   context.beginPath();
   if (shape === "circle") context.arc(x, y, size, 0, 2 * Math.PI);
@@ -141,6 +150,7 @@ function build(figure) {
   const axis = { stroke: colour("soft"), font: FONT, ticks: { stroke: colour("line"), size: 4 }, grid: { stroke: colour("line"), width: 1 }, labelFont: FONT };
   const labels = (unit) => (_, splits) => splits.map((value) => (value === null ? "" : format(value, unit)));
   const phone = plot.clientWidth < 480;
+  const round = (name) => (dataset[name] === undefined ? {} : { splits: (u, _, least, most) => logSplits(least, most), filter: (_, splits) => splits });
   const [xLog, yLog] = ["xLog", "yLog"].map((name) => dataset[name] !== undefined);
   const options = {
     width: Math.max(200, document.documentElement.classList.contains("paper") ? Math.min(plot.clientWidth, PAPER_WIDTH) : plot.clientWidth),
@@ -152,8 +162,8 @@ function build(figure) {
       y: { distr: yLog ? 3 : 1, range: () => chart.y },
     },
     axes: [
-      { ...axis, space: phone ? 58 : 70, size: 28, gap: 4, label: dataset.xLabel, labelSize: 18, labelGap: 0, values: labels(dataset.xUnit), ...(dataset.xUnit === "s" && { incrs: SECOND_STEPS }) },
-      { ...axis, space: 34, size: 62, gap: 4, values: labels(dataset.yUnit), ...chart.yAxis },
+      { ...axis, space: phone ? 58 : 70, size: 28, gap: 4, label: dataset.xLabel, labelSize: 18, labelGap: 0, values: labels(dataset.xUnit), ...round("xLog"), ...(dataset.xUnit === "s" && { incrs: SECOND_STEPS }) },
+      { ...axis, space: 34, size: 62, gap: 4, values: labels(dataset.yUnit), ...round("yLog"), ...chart.yAxis },
     ],
     cursor: { y: false, drag: { x: true, y: false, dist: 6 }, points: { show: false } },
     series: [{}, ...(chart.lines ?? [{ values: [] }]).map((line) => ({
