@@ -70,11 +70,12 @@ function range(values, log, room = 1.06) {
   return [Math.min(0, least), most > 0 ? most * room : 1];
 }
 
-// Round positions of a logarithmic axis: 1, 2, 5, or powers of ten alone where those are many.
-function logSplits(least, most) {
+// Round positions of a logarithmic axis: 1, 2, 5, or fewer of each power of ten where labels would touch.
+function logSplits(least, most, labelsOfDecade) {
+  const steps = labelsOfDecade >= 4 ? [1, 2, 5] : labelsOfDecade >= 2 ? [1, 3] : [1];
   const splits = [];
   for (let power = Math.floor(Math.log10(least)); power <= Math.ceil(Math.log10(most)); power++) {
-    for (const step of Math.log10(most / least) > 3 ? [1] : [1, 2, 5]) splits.push(Number((step * 10 ** power).toPrecision(3)));
+    for (const step of steps) splits.push(Number((step * 10 ** power).toPrecision(3)));
   }
   return splits.filter((value) => value >= least && value <= most);
 }
@@ -150,7 +151,7 @@ function build(figure) {
   const axis = { stroke: colour("soft"), font: FONT, ticks: { stroke: colour("line"), size: 4 }, grid: { stroke: colour("line"), width: 1 }, labelFont: FONT };
   const labels = (unit) => (_, splits) => splits.map((value) => (value === null ? "" : format(value, unit)));
   const phone = plot.clientWidth < 480;
-  const round = (name) => (dataset[name] === undefined ? {} : { splits: (u, _, least, most) => logSplits(least, most), filter: (_, splits) => splits });
+  const round = (name, space, side) => (dataset[name] === undefined ? {} : { splits: (u, _, least, most) => logSplits(least, most, u.bbox[side] / devicePixelRatio / space / Math.log10(most / least)), filter: (_, splits) => splits });
   const [xLog, yLog] = ["xLog", "yLog"].map((name) => dataset[name] !== undefined);
   const options = {
     width: Math.max(200, document.documentElement.classList.contains("paper") ? Math.min(plot.clientWidth, PAPER_WIDTH) : plot.clientWidth),
@@ -162,8 +163,8 @@ function build(figure) {
       y: { distr: yLog ? 3 : 1, range: () => chart.y },
     },
     axes: [
-      { ...axis, space: phone ? 58 : 70, size: 28, gap: 4, label: dataset.xLabel, labelSize: 18, labelGap: 0, values: labels(dataset.xUnit), ...round("xLog"), ...(dataset.xUnit === "s" && { incrs: SECOND_STEPS }) },
-      { ...axis, space: 34, size: 62, gap: 4, values: labels(dataset.yUnit), ...round("yLog"), ...chart.yAxis },
+      { ...axis, space: phone ? 58 : 70, size: 28, gap: 4, label: dataset.xLabel, labelSize: 18, labelGap: 0, values: labels(dataset.xUnit), ...round("xLog", 58, "width"), ...(dataset.xUnit === "s" && { incrs: SECOND_STEPS }) },
+      { ...axis, space: 34, size: 62, gap: 4, values: labels(dataset.yUnit), ...round("yLog", 22, "height"), ...chart.yAxis },
     ],
     cursor: { y: false, drag: { x: true, y: false, dist: 6 }, points: { show: false } },
     series: [{}, ...(chart.lines ?? [{ values: [] }]).map((line) => ({
