@@ -13,7 +13,7 @@ use crate::measure::slo::{Slo, Slos};
 use crate::report::accumulate::AccumulatorSettings;
 use crate::report::compare::history::{self, HistoryRun, RunHistory};
 use crate::report::compare::levels::{LevelComparisons, LevelSides};
-use crate::report::compare::{ChangeCondition, ComparedRun, Comparison, ComparisonSettings, markdown, text};
+use crate::report::compare::{ChangeCondition, ComparedRun, Comparison, ComparisonSettings, html, markdown, text};
 use crate::report::filter::RequestFilter;
 use crate::report::group_by::GroupBy;
 use crate::report::source::SourceReader;
@@ -29,7 +29,7 @@ Each figure is worse, not worse (its whole interval stays within --margin) or un
 verdict is withheld. Changes of goodput and of the success rate are in percentage points. Exit codes: 0 success; 1 a condition of --fail-if holds; 2 wrong usage or unreadable records.";
 
 pub(super) const HELP: VerbHelp = VerbHelp {
-    flags: &["margin", "fail-if", "undecided", "slo", "markdown", "json"],
+    flags: &["margin", "fail-if", "undecided", "slo", "markdown", "html"],
     examples: &[
         ("Compare two runs", "streamgauge compare before after"),
         (
@@ -37,6 +37,7 @@ pub(super) const HELP: VerbHelp = VerbHelp {
             "streamgauge compare --fail-if 'ttft.p99 > +5%' base-? -- change-?",
         ),
         ("Compare two sweeps level by level", "streamgauge compare sweep-before -- sweep-after"),
+        ("Write a page with both sides on one axis", "streamgauge compare before after --html > compare.html"),
         ("Find the run at which nightly results changed", "streamgauge compare --trend nightly/*"),
         ("Compare two days of production", "streamgauge compare monday/ tuesday/ --by model,hour --although different"),
     ],
@@ -95,6 +96,10 @@ pub(super) struct Args {
     #[arg(long, group = "format", help_heading = "Format")]
     markdown: bool,
 
+    /// Print one self-contained HTML page
+    #[arg(long, group = "format", conflicts_with = "trend", help_heading = "Format")]
+    html: bool,
+
     /// Print ASCII only
     #[arg(long, help_heading = "Format")]
     plain: bool,
@@ -139,6 +144,7 @@ fn compare(args: &Args) -> anyhow::Result<ExitCode> {
     let printed = print(&match () {
         () if args.json => comparison.json(),
         () if args.markdown => markdown::render(&comparison),
+        () if args.html => html::render(&comparison, &before, &after),
         () => text::render(&comparison, text_layout(args.plain)),
     })?;
     let fails = comparison.fails(args.undecided == UndecidedResult::Fail);

@@ -24,12 +24,13 @@ use crate::report::filter::RequestFilter;
 use crate::report::group_by::GroupBy;
 use crate::report::hardware::{Hardware, MemoryBandwidth};
 use crate::report::metric::ReportMetric;
+use crate::report::page::run::{self as page, RunCharts, gaps_over_time};
 use crate::report::peer_files::summary::PeerSummary;
 use crate::report::side_by_side::ToolFigures;
 use crate::report::source::{SourceError, SourceReader, read};
 use crate::report::sweep::file::SweepFile;
 use crate::report::sweep::{self, Sweep, SweepReportOptions};
-use crate::report::{PERCENTILES, Report, csv, html, llmd, markdown, peer_summary, text};
+use crate::report::{PERCENTILES, Report, csv, llmd, markdown, peer_summary, text};
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
@@ -197,6 +198,7 @@ fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
         by: args.by.clone(),
         conditions: args.fail_if.concat(),
         filter: args.filter.clone().unwrap_or_default(),
+        keeps_lanes: args.html,
     };
     anyhow::ensure!(
         !settings.conditions.iter().any(Condition::needs_slos) || settings.slos.iter().next().is_some(),
@@ -210,6 +212,7 @@ fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
     let window = sources.iter().find(|source| source.run).map_or_else(Window::default, |source| source.trace_window);
     let sent = sources.iter().find_map(|source| source.trace_digest.clone());
     let named = sources.iter().find_map(|source| source.trace.clone());
+    let gaps = args.html.then(|| gaps_over_time(&fold)).unwrap_or_default();
     let mut report = Report::of(&mut fold, sources, percentiles);
     if let Some(hardware) = args.hardware() {
         report = report.with_hardware(&hardware);
@@ -241,7 +244,7 @@ fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
         () if args.json => report.json(),
         () if args.csv => csv::render(&report),
         () if args.markdown => markdown::render(&report, shown),
-        () if args.html => html::render(&report, shown),
+        () if args.html => page::render(&report, &mut RunCharts::new(&mut fold, gaps), shown),
         () if args.out_format == Some(ReportFormat::Llmd) => llmd::render(&report),
         () => text::render(&report, shown, text_layout(args.plain)),
     };
@@ -347,7 +350,6 @@ impl Args {
             ("--slice", self.slice.is_some()),
             ("--by", !self.by.is_empty()),
             ("--hardware", self.hardware.is_some()),
-            ("--html", self.html),
             ("--out-format", self.out_format.is_some()),
             ("--definitions", self.definitions != own),
         ];
@@ -362,11 +364,13 @@ impl Args {
         if !self.percentiles.is_empty() {
             wanted.percentiles.clone_from(&self.percentiles);
         }
+        wanted.has_intervals = self.html;
         let sweep = Sweep::read(path, file, &wanted)?;
         let words = match () {
             () if self.json => sweep.json(),
             () if self.csv => sweep::csv(&sweep),
             () if self.markdown => sweep::markdown(&sweep),
+            () if self.html => sweep::html::render(&sweep),
             () => sweep::render(&sweep, text_layout(self.plain)),
         };
         let printed = crate::cli::terminal::print(&words)?;

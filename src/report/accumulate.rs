@@ -15,6 +15,7 @@ use super::definitions::Definitions;
 use super::fidelity::FidelityAccumulator;
 use super::filter::RequestFilter;
 use super::group_by::GroupBy;
+use super::lane_sample::LaneSample;
 use super::metric::ReportMetric;
 use super::request_point::RequestPoint;
 use super::request_view::RequestView;
@@ -55,6 +56,8 @@ pub struct AccumulatorSettings {
     pub conditions: Vec<Condition>,
     /// Selects the requests; the others count nowhere.
     pub filter: RequestFilter,
+    /// Keeps a sample of the requests for swim lanes.
+    pub keeps_lanes: bool,
 }
 
 /// Requests that a server refused as invalid.
@@ -231,6 +234,8 @@ pub struct Accumulator {
     pub refusals: Refusals,
     /// Inter-token latencies of the successes by time.
     pub gaps: SliceHistogram,
+    /// Sample for swim lanes.
+    pub lanes: LaneSample,
     /// The first models that requests named.
     pub models: BTreeSet<String>,
     /// Wall-clock time of the timeline's start, in nanoseconds since 1970.
@@ -269,7 +274,11 @@ impl Accumulator {
         self.fidelity.add(request);
         self.refusals.add(request);
         let met: Vec<Option<bool>> = verdicts.iter().map(|verdict| verdict.met).collect();
-        push(&mut self.points, RequestPoint::of(request, self.settings.definitions, &met));
+        let point = RequestPoint::of(request, self.settings.definitions, &met);
+        if self.settings.keeps_lanes {
+            self.lanes.add(request, point);
+        }
+        push(&mut self.points, point);
         self.add_gaps(request);
         if let Some(model) = request.model.as_ref().filter(|_| self.models.len() < MAX_MODELS)
             && !self.models.contains(model)

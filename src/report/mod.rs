@@ -1,7 +1,7 @@
 //! Reports on requests: a pure aggregation from records, and one file per output format.
 //!
 //! ```text
-//! paths -> source -> request_view -> accumulate -> Report -> text, json, csv, markdown, html, llmd
+//! paths -> source -> request_view -> accumulate -> Report -> text, json, csv, markdown, page, llmd
 //!          reads     unpacks         aggregates              formats
 //! ```
 //!
@@ -76,11 +76,12 @@ pub mod filter;
 pub mod group_by;
 pub mod hardware;
 pub mod hlog;
-pub mod html;
 pub mod in_flight;
+pub mod lane_sample;
 pub mod llmd;
 pub mod markdown;
 pub mod metric;
+pub mod page;
 pub mod peer_files;
 pub mod peer_summary;
 pub mod plan;

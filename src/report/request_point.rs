@@ -120,6 +120,16 @@ impl RequestPoint {
         (self.in_flight != NONE_TOKENS).then(|| u64::from(self.in_flight) + 1)
     }
 
+    /// Send time on the shared timeline.
+    pub fn sent(&self) -> u64 {
+        self.started.saturating_add(self.lag)
+    }
+
+    /// First token of a complete response, on the shared timeline.
+    pub fn first_token(&self) -> Option<u64> {
+        (self.ttft != NONE).then(|| self.started.saturating_add(self.ttft))
+    }
+
     /// End of the response, complete or not, on the shared timeline.
     pub fn ended(&self) -> Option<u64> {
         (self.duration != NONE).then(|| self.started.saturating_add(self.duration))
@@ -127,7 +137,7 @@ impl RequestPoint {
 
     /// The request's contribution to the load curve, if it recorded how many were in flight.
     pub(super) fn load_sample(&self) -> Option<LoadSample> {
-        let sent = Stamp::from_nanos(self.started.saturating_add(self.lag));
+        let sent = Stamp::from_nanos(self.sent());
         let took = self.ended().map(|ended| Stamp::from_nanos(ended).since(sent));
         (self.in_flight != NONE_TOKENS).then(|| LoadSample::new(sent, self.in_flight, took))
     }

@@ -242,19 +242,23 @@ pub(super) const SLICE_FIGURES: [ServerMetric; 4] =
 
 /// Aggregates a metric over all servers by its own rule: sum, maximum or mean.
 pub(super) fn aggregate(servers: &[ServerSummary], figure: ServerMetric) -> Option<String> {
+    aggregate_value(servers, figure).map(|value| format_figure(value, figure.unit()))
+}
+
+/// The number of [`aggregate`].
+pub(super) fn aggregate_value(servers: &[ServerSummary], figure: ServerMetric) -> Option<f64> {
     let of = |server: &ServerSummary| match server.figures.get(&figure)? {
         Trend::Level { max, .. } if figure.aggregation() == SeriesAggregation::Max => Some(*max),
         Trend::Level { avg, .. } => Some(*avg),
         Trend::Counter { total, .. } => Some(*total),
     };
     let values: Vec<f64> = servers.iter().filter_map(of).collect();
-    let value = match figure.aggregation() {
-        _ if values.is_empty() => return None,
-        SeriesAggregation::Sum => values.iter().sum(),
-        SeriesAggregation::Max => values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
-        SeriesAggregation::Mean => values.iter().sum::<f64>() / values.len() as f64,
-    };
-    Some(format_figure(value, figure.unit()))
+    match figure.aggregation() {
+        _ if values.is_empty() => None,
+        SeriesAggregation::Sum => Some(values.iter().sum()),
+        SeriesAggregation::Max => Some(values.iter().copied().fold(f64::NEG_INFINITY, f64::max)),
+        SeriesAggregation::Mean => Some(values.iter().sum::<f64>() / values.len() as f64),
+    }
 }
 
 fn format_figure(value: f64, unit: &str) -> String {

@@ -65,18 +65,10 @@ pub fn render(report: &Report, shown: &[f64], screen: TextLayout) -> String {
         text += &format!("\n{}", aligned(&intervals));
     }
     if let Some(beside) = text::production_table(report, shown) {
-        text += &format!(
-            "
-{}",
-            aligned(&beside)
-        );
+        text += &format!("\n{}", aligned(&beside));
     }
     for server in &report.servers {
-        text += &format!(
-            "
-{}",
-            aligned(&server.table())
-        );
+        text += &format!("\n{}", aligned(&server.table()));
     }
     if let Some(bound) = &report.bandwidth_bound {
         text += "\nhardware: the bound of the memory bandwidth\n";

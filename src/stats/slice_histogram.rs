@@ -88,6 +88,24 @@ impl SliceHistogram {
         }
     }
 
+    /// Joins the slices to at most `most` columns of equal length, from the first value on.
+    pub fn columns(&self, most: usize) -> HistogramColumns {
+        let used = |slice: &SliceBins| slice.count > 0;
+        let last = self.slices.iter().rposition(used).map_or(0, |last| last + 1);
+        let first = self.slices.iter().position(used).unwrap_or(0);
+        let joined = (last - first).div_ceil(most.max(1)).max(1);
+        let column = |slices: &[SliceBins]| {
+            let mut column = SliceBins::default();
+            slices.iter().for_each(|slice| column.extend(slice));
+            HistogramColumn(column)
+        };
+        HistogramColumns {
+            from_nanos: first as u64 * self.slice_nanos,
+            column_nanos: self.slice_nanos.saturating_mul(joined as u64),
+            columns: self.slices[first..last].chunks(joined).map(column).collect(),
+        }
+    }
+
     /// Ends the run: slices of equal lengths from the first value to the last.
     pub fn finish(self) -> HistogramSlices {
         let mut fine = self.slices;
@@ -153,6 +171,49 @@ impl SliceBins {
         above[..cut].fill(seen);
         above
     }
+}
+
+/// Columns of equal length in time.
+#[derive(Clone, Debug, Default)]
+pub struct HistogramColumns {
+    /// Start of the first column.
+    pub from_nanos: u64,
+    /// Length of a column.
+    pub column_nanos: u64,
+    /// The columns.
+    pub columns: Vec<HistogramColumn>,
+}
+
+/// The values of one column.
+#[derive(Clone, Debug)]
+pub struct HistogramColumn(SliceBins);
+
+impl HistogramColumn {
+    /// Number of values.
+    pub const fn count(&self) -> u64 {
+        self.0.count
+    }
+
+    /// Percentile, to the width of a bin; `None` without values.
+    pub fn percentile(&self, percent: f64) -> Option<f64> {
+        let rank = (self.count().checked_sub(1)? as f64 * percent / 100.0).round() as u64;
+        let mut before = 0;
+        let bin = self.0.counts.iter().position(|count| {
+            before += u64::from(*count);
+            before > rank
+        });
+        bin.map(|bin| middle(bin_bounds(bin)))
+    }
+
+    /// Middle and number of values of each bin that has any, ascending.
+    pub fn bins(&self) -> impl Iterator<Item = (f64, u32)> {
+        let counts = self.0.counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        counts.map(|(bin, count)| (middle(bin_bounds(bin)), *count))
+    }
+}
+
+fn middle((low, width): (u64, u64)) -> f64 {
+    low as f64 + (width - 1) as f64 / 2.0
 }
 
 /// The slices of a finished run.
@@ -276,6 +337,23 @@ mod tests {
         for (a, b) in total(counted.counts_above(&cuts)).into_iter().zip(total(single.counts_above(&cuts))) {
             assert!((a - b).abs() <= 48.0, "{a} is not {b}");
         }
+    }
+
+    #[test]
+    fn columns_are_equal_parts_of_the_time_with_values() {
+        let mut histogram = SliceHistogram::default();
+        (0..1_000_u64).for_each(|n| histogram.push((500 + n) * FIRST_SLICE_NANOS / 10, n));
+        let columns = histogram.columns(10);
+        assert_eq!((columns.from_nanos, columns.column_nanos), (50 * FIRST_SLICE_NANOS, 10 * FIRST_SLICE_NANOS));
+        assert_eq!(columns.columns.iter().map(HistogramColumn::count).collect::<Vec<_>>(), [100; 10]);
+        assert_eq!(
+            (columns.columns[3].percentile(0.0), columns.columns[3].percentile(50.0)),
+            (Some(300.0), Some(350.0))
+        );
+        assert_eq!(columns.columns[9].bins().last(), Some((999.0, 1)));
+        assert!(SliceHistogram::default().columns(10).columns.is_empty());
+        histogram.push(u64::MAX, u64::MAX);
+        assert!(histogram.columns(120).columns.len() <= 120);
     }
 
     #[test]

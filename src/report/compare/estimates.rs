@@ -182,7 +182,7 @@ fn cohens_d((mean_before, sd_before): (f64, f64), (mean_after, sd_after): (f64, 
 }
 
 /// A capture has no planned moments, so its TTFT and E2E are from the first byte.
-fn metric_of_samples(run: &ComparedRun, metric: ReportMetric) -> ReportMetric {
+pub(super) fn metric_of_samples(run: &ComparedRun, metric: ReportMetric) -> ReportMetric {
     let from_sent = match metric {
         ReportMetric::TtftFromPlanned => ReportMetric::Ttft,
         ReportMetric::E2eFromPlanned => ReportMetric::E2e,

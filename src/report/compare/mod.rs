@@ -17,6 +17,7 @@ mod explanation;
 mod figure;
 mod group_change;
 pub mod history;
+pub mod html;
 mod json;
 pub mod levels;
 pub mod markdown;

@@ -1,61 +1,68 @@
-//! A plan as one self-contained page without scripts or network access; its chart is inline.
+//! Page of a plan.
 
-use std::fmt::Write as _;
-
-use super::{CapacityPlan, PlanWindow, chart, tables};
-use crate::report::html::{STYLE, definition_list, escaped, table};
+use super::{CapacityPlan, PlanWindow, resample, tables};
+use crate::report::page::Page;
+use crate::report::page::chart::{Chart, ChartKind, ChartUnit, Column};
 use crate::report::text::sentence;
 
-/// Rows of the table of windows; a page of a year stays small.
-const MAX_ROWS: usize = 2_000;
-
-const PLAN_STYLE: &str = "\
-figure{margin:0}figcaption{color:var(--soft);font-size:.9rem;max-width:45rem}\
-svg path{stroke:var(--line);fill:none}svg polygon{opacity:.45}\
-@media(max-width:34rem){svg text{font-size:20px}dl{grid-template-columns:1fr}dd{margin:0 0 .5rem}}\
-@media print{details{display:none}}";
+/// Windows of a chart: a year stays readable.
+const MAX_WINDOWS: usize = 640;
 
 /// Renders the page.
 pub fn render(plan: &CapacityPlan) -> String {
-    let title = escaped(&format!("Streamgauge plan: {}", plan.traffic.source));
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n<style>{STYLE}{PLAN_STYLE}</style>\n\
-         <h1>{title}</h1>\n"
-    );
-    page += &definition_list(tables::lines(plan));
-    for warning in &plan.warnings {
-        let (text, advice) = (escaped(&sentence(&warning.text)), escaped(warning.advice));
-        _ = writeln!(page, "<p class=\"warning\"><b>Warning:</b> {text} <i>Advice:</i> {advice}.</p>");
-    }
-    let chart = chart::svg(plan);
-    if !chart.is_empty() {
-        page += "<h2>Arrivals and replicas over time</h2>\n";
-        page += &chart;
-        page += &over_time(&plan.over_time);
-    }
-    page += &table("Levels of the sweep", &tables::levels(plan));
-    page += &table("This plan and others", &tables::alternatives(plan));
+    let mut page = Page::new(&format!("Streamgauge plan: {}", plan.traffic.source));
+    page.lines(tables::lines(plan));
+    plan.warnings.iter().for_each(|warning| page.warning(warning, &warning.text));
+    page.charts("Arrivals and replicas over time", over_time(plan));
+    page.table("Levels of the sweep", &tables::levels(plan));
+    page.table("This plan and others", &tables::alternatives(plan));
     for effect in &plan.effects {
-        page += &table(&format!("If {}", effect.event), &tables::effect(effect));
+        page.table(&format!("If {}", effect.event), &tables::effect(effect));
     }
-    page += "<h2>Assumptions</h2>\n<ul>\n";
-    for assumption in &plan.assumptions {
-        _ = writeln!(page, "<li>{}</li>", escaped(&sentence(assumption)));
-    }
-    page + "</ul>\n"
+    page.heading("Assumptions");
+    page.list(plan.assumptions.iter().map(|assumption| sentence(assumption)));
+    page.finish()
 }
 
-/// The chart's values, so that they can be copied.
-fn over_time(windows: &[PlanWindow]) -> String {
-    let head = ["from s", "seconds", "requests", "replicas paid", "replicas serving"].map(str::to_owned).to_vec();
-    let row = |window: &PlanWindow| {
-        let (from, seconds) = (format!("{:.1}", window.from_s), format!("{:.1}", window.seconds));
-        vec![from, seconds, window.requests.to_string(), window.replicas.to_string(), window.serving.to_string()]
+/// Charts of the windows; none if the rate is constant.
+fn over_time(plan: &CapacityPlan) -> Vec<Option<Chart>> {
+    let windows = &plan.over_time;
+    if windows.len() < 2 {
+        return Vec::new();
+    }
+    let usable = plan.capacity.rate * (1.0 - plan.reserves.headroom);
+    let failed = u64::from(plan.reserves.failed);
+    let of = |value: &dyn Fn(&PlanWindow) -> f64| resample::resample(windows, MAX_WINDOWS, value);
+    let rates = of(&|window| window.requests / window.seconds);
+    let carried = of(&|window| window.serving.saturating_sub(failed) as f64 * usable);
+    let (paid, serving) = (of(&|window| window.replicas as f64), of(&|window| window.serving as f64));
+    let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
+    let each = match windows.len().div_ceil(MAX_WINDOWS) {
+        1 => format!("each window of {:.0} s", plan.traffic.window_s),
+        _ => format!("the busiest of the windows of each of {} equal parts", rates.len()),
     };
-    let rows: Vec<Vec<String>> = std::iter::once(head).chain(windows.iter().take(MAX_ROWS).map(row)).collect();
-    let more = if windows.len() > MAX_ROWS { " (the first 2,000; --json has all)" } else { "" };
-    let table = table("Windows", &rows);
-    format!("<details><summary>Values of the chart{more}</summary>\n{table}</details>\n")
+    let load = format!(
+        "Requests per second in {each}, at most {:.2}, and what the replicas carry that the arrivals need, with the headroom.",
+        most(&rates)
+    );
+    let replicas = format!(
+        "Replicas that serve and that cost in {each}, at most {:.0}. A replica costs from its order on.",
+        most(&paid)
+    );
+    let length = plan.traffic.seconds / rates.len() as f64;
+    let chart = |title: &str, summary: String, columns: [Column; 2]| {
+        let time = Column::new("from", ChartUnit::Seconds, (0..rates.len()).map(|at| at as f64 * length));
+        let chart = Chart::new(ChartKind::Lines, title, summary, std::iter::once(time).chain(columns).collect());
+        let chart = chart.x("time", ChartUnit::Seconds, false).y(ChartUnit::Number, false);
+        chart
+            .attribute("stepped", "")
+            .attribute("area", "0")
+            .attribute("x-to", format!("{:.3}", plan.traffic.seconds))
+            .full_width()
+    };
+    let column = |name: &str, values: Vec<f64>| Column::new(name, ChartUnit::Number, values);
+    vec![
+        Some(chart("Requests per second", load, [column("arrivals", rates.clone()), column("capacity", carried)])),
+        Some(chart("Replicas", replicas, [column("serving", serving), column("paid", paid)])),
+    ]
 }

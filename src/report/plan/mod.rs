@@ -38,7 +38,6 @@
 pub mod alternative;
 pub mod arrivals;
 mod assumptions;
-mod chart;
 pub mod fleet;
 pub mod html;
 pub mod load_mix;
@@ -48,6 +47,7 @@ pub mod measured_sweep;
 pub mod miss_curve;
 pub mod replica_capacity;
 pub mod replicas;
+mod resample;
 pub mod reserve_effect;
 mod tables;
 pub mod text;

@@ -1,6 +1,6 @@
 //! A plan as text.
 
-use super::chart::resample;
+use super::resample::resample;
 use super::{CapacityPlan, tables};
 use crate::report::ascii_plot::{columns, replace_unprintable};
 use crate::report::text::{TextLayout, aligned, named_lines};

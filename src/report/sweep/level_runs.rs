@@ -1,9 +1,11 @@
 //! All runs of a level at a target, pooled.
 
 use super::file::SweepLevel;
+use super::html;
 use super::level_result::LevelResult;
 use crate::measure::slo::{Slo, Slos};
 use crate::report::accumulate::RequestStats;
+use crate::report::request_point::RequestPoint;
 use crate::report::saturation::LoadGrowth;
 use crate::report::source::ReportSource;
 
@@ -24,6 +26,8 @@ pub(super) struct LevelRuns {
     /// Requests of known cached tokens whose shared prefix was not cached, and the length of that prefix.
     prefix: Option<u64>,
     evicted: Option<u64>,
+    /// Requests of all runs, for intervals; empty unless these are wanted.
+    pub(super) points: Vec<RequestPoint>,
 }
 
 impl LevelRuns {
@@ -42,6 +46,7 @@ impl LevelRuns {
             is_lasting: false,
             prefix,
             evicted: None,
+            points: Vec::new(),
         }
     }
 
@@ -49,7 +54,7 @@ impl LevelRuns {
         self.sources.iter().all(|run| run.not_valid.is_empty())
     }
 
-    pub(super) fn add(&mut self, run: LevelResult, is_sustained: bool) {
+    pub(super) fn add(&mut self, run: LevelResult, is_sustained: bool, has_intervals: bool) {
         self.figures.merge(&run.figures);
         self.seconds += run.seconds;
         self.sustained |= is_sustained;
@@ -61,6 +66,9 @@ impl LevelRuns {
             // Caches hold whole blocks, so that a few tokens of a cached prefix are missing.
             let evicted = cached.iter().filter(|cached| **cached < prefix / 2).count() as u64;
             self.evicted = if cached.is_empty() { self.evicted } else { Some(self.evicted.unwrap_or(0) + evicted) };
+        }
+        if has_intervals {
+            html::append(&mut self.points, run.points);
         }
         (self.slos, self.objectives) = (run.slos, run.objectives);
         self.sources.push(run.source);

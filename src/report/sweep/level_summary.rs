@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::file::SweepLevel;
+use super::html;
 use super::level_result::goal_results;
 use super::level_runs::LevelRuns;
 use super::level_verdict::LevelVerdict;
@@ -11,6 +12,7 @@ use super::pareto;
 use super::server_load::ServerLoad;
 use crate::measure::slo::criteria::{Criteria, CriterionVerdict, ObservedShare, kept};
 use crate::report::RequestSummary;
+use crate::report::confidence::MetricConfidence;
 use crate::report::metric::ReportMetric;
 use crate::report::saturation::LoadGrowth;
 
@@ -52,6 +54,8 @@ pub(super) struct LevelSummary {
     pub(super) evicted_prefixes: Option<u64>,
     #[serde(flatten)]
     pub(super) summary: RequestSummary,
+    #[serde(skip)]
+    pub(super) intervals: Vec<(ReportMetric, MetricConfidence)>,
 }
 
 impl LevelSummary {
@@ -91,6 +95,7 @@ impl LevelSummary {
             knee: false,
             servers: ServerLoad::of(&runs.sources),
             evicted_prefixes: runs.evicted_prefixes(),
+            intervals: html::intervals(&runs.points),
             level: runs.level,
             summary,
         }

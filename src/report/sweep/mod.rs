@@ -2,7 +2,7 @@
 //! folder.
 //!
 //! ```text
-//! DIR/sweep.json -> file -> Sweep -> text, json, csv, markdown
+//! DIR/sweep.json -> file -> Sweep -> text, json, csv, markdown, html
 //! DIR/runs/*     -> level_result (aggregate of a run)
 //! ```
 //!
@@ -42,6 +42,7 @@ mod decision;
 pub mod expectation;
 mod export;
 pub mod file;
+pub mod html;
 pub(super) mod level_result;
 mod level_runs;
 mod level_summary;
@@ -69,6 +70,7 @@ use cache_pair::{CachePair, cache_pairs};
 use expectation::{ExpectationResult, expectations};
 pub use export::{csv, markdown};
 use file::{SearchOutcome, SweepFile, SweepLevel, SweepSpec};
+use html::SweepChartFacts;
 pub use level_result::{LevelResult, SweepError, read_run};
 use level_runs::LevelRuns;
 use level_summary::{LevelSummary, mark_front_and_knee, mark_overloaded};
@@ -92,6 +94,8 @@ pub struct SweepReportOptions {
     pub min_goodput: Option<f64>,
     /// Percentiles in tables.
     pub percentiles: Vec<f64>,
+    /// Computes the intervals that the page shows.
+    pub has_intervals: bool,
 }
 
 impl SweepReportOptions {
@@ -132,6 +136,8 @@ pub struct Sweep {
     /// Percentiles in tables.
     #[serde(skip)]
     percentiles: Vec<f64>,
+    #[serde(skip)]
+    chart_facts: SweepChartFacts,
 }
 
 /// A warning with the levels that it applies to.
@@ -169,13 +175,14 @@ impl Sweep {
                     _ => {}
                 }
             }
-            together.add(one, run.sustained);
+            together.add(one, run.sustained, wanted.has_intervals);
         }
         let least = wanted.min_goodput.or(file.goodput).unwrap_or(DEFAULT_GOODPUT_GOAL);
         let goals = goals(&file.plan, wanted, least, &all);
         all.sort_by(|a, b| {
             a.target.cmp(&b.target).then_with(|| load(&file.plan, &a.level).total_cmp(&load(&file.plan, &b.level)))
         });
+        let chart_facts = SweepChartFacts::of(&all, goals.as_ref());
         let mut warnings = Vec::new();
         let two = file.plan.targets.len() > 1;
         let summarize = |mut together: LevelRuns| {
@@ -209,6 +216,7 @@ impl Sweep {
             levels,
             warnings,
             percentiles: wanted.percentiles.clone(),
+            chart_facts,
         })
     }
 

@@ -1,0 +1,129 @@
+//! Page of a sweep: latency against load with the SLO, and the Pareto front.
+
+use super::super::confidence::{BOOTSTRAP_SEED, MetricConfidence, of_requests};
+use super::super::metric::{MetricUnit, ReportMetric};
+use super::super::page::Page;
+use super::super::page::chart::Chart;
+use super::super::page::load_latency::{self, LevelPercentile, LevelPoint};
+use super::super::page::pareto::{self, ParetoPoint};
+use super::super::request_point::RequestPoint;
+use super::Sweep;
+use super::level_runs::LevelRuns;
+use super::level_summary::{LevelSummary, same_series};
+use super::text::{lines, more_tables, table, warning_text};
+use crate::measure::slo::criteria::Criteria;
+use crate::measure::slo::{Metric, Slo};
+use crate::stats::bootstrap::BlockBootstrap;
+
+/// Metrics against load, with the objective that limits each.
+const METRICS: [(ReportMetric, Metric); 3] = [
+    (ReportMetric::TtftFromPlanned, Metric::Ttft),
+    (ReportMetric::Tpot, Metric::Tpot),
+    (ReportMetric::E2eFromPlanned, Metric::E2e),
+];
+const PERCENTILES: [f64; 2] = [50.0, 99.0];
+
+/// What the page needs besides the levels.
+#[derive(Debug, Default)]
+pub(super) struct SweepChartFacts {
+    /// Limits of the SLO in milliseconds, in the order of the metrics.
+    limits: [Vec<f64>; METRICS.len()],
+    /// GPUs of a target, by `--meta gpu_count`.
+    gpus: Option<f64>,
+}
+
+impl SweepChartFacts {
+    pub(super) fn of(all: &[LevelRuns], goals: Option<&Criteria>) -> Self {
+        let own = all.iter().flat_map(|level| level.slos.iter());
+        let slos: Vec<&Slo> = own.chain(goals.into_iter().flat_map(Criteria::slos)).collect();
+        let limits = METRICS.map(|(_, metric)| {
+            let limits = slos.iter().flat_map(|slo| slo.limits(|of| of == metric));
+            let mut limits: Vec<f64> =
+                limits.map(|limit| MetricUnit::Time.to_display(limit.as_nanos() as f64)).collect();
+            limits.sort_by(f64::total_cmp);
+            limits.dedup();
+            limits
+        });
+        let count = |level: &LevelRuns| level.sources.iter().find_map(|run| run.meta.get("gpu_count")?.parse().ok());
+        Self { limits, gpus: all.iter().find_map(count).filter(|gpus| *gpus > 0.0) }
+    }
+}
+
+/// Appends the requests of another run: in time, one run follows the other.
+pub(super) fn append(points: &mut Vec<RequestPoint>, mut run: Vec<RequestPoint>) {
+    let after = points.iter().map(|point| point.started).max().map_or(0, |last| last + 1);
+    run.sort_unstable();
+    run.iter_mut().for_each(|point| point.started = point.started.saturating_add(after));
+    points.append(&mut run);
+}
+
+/// Intervals of each metric's percentiles.
+pub(super) fn intervals(points: &[RequestPoint]) -> Vec<(ReportMetric, MetricConfidence)> {
+    let bootstrap = BlockBootstrap::new(BOOTSTRAP_SEED);
+    let of = |(metric, _)| Some((metric, of_requests(points, metric, &PERCENTILES, &bootstrap)?));
+    METRICS.into_iter().filter_map(of).collect()
+}
+
+/// Renders the page.
+pub fn render(sweep: &Sweep) -> String {
+    let mut page = Page::new(&format!("Streamgauge sweep: {}", sweep.path));
+    page.lines(lines(sweep));
+    for doubt in &sweep.warnings {
+        page.warning(&doubt.warning, &warning_text(doubt));
+    }
+    let against_load = METRICS.iter().zip(&sweep.chart_facts.limits);
+    page.charts("Latency against load", against_load.map(|((metric, _), limits)| curve(sweep, *metric, limits)));
+    page.charts("Throughput against speed", [front(sweep)]);
+    page.table("Levels", &table(sweep));
+    for more in more_tables(sweep) {
+        page.table("Comparison", &more);
+    }
+    page.finish()
+}
+
+fn name(level: &LevelSummary) -> String {
+    match level.target {
+        Some(target) => format!("{} ({target})", level.level.name),
+        None => level.level.name.clone(),
+    }
+}
+
+fn is_sound(level: &LevelSummary) -> bool {
+    level.growth.is_none() && level.not_valid.is_empty()
+}
+
+fn curve(sweep: &Sweep, metric: ReportMetric, limits: &[f64]) -> Option<Chart> {
+    let levels = &sweep.levels;
+    let point = |level: &LevelSummary| {
+        let percentile = |percent: f64| -> LevelPercentile {
+            let confidence = level.intervals.iter().find(|(of, _)| *of == metric).map(|(_, confidence)| confidence);
+            let known = confidence.and_then(|of| of.percentiles.iter().find(|(of, _)| *of == percent));
+            Some((level.percentile(metric, percent)?, known.and_then(|(_, interval)| interval.ok())))
+        };
+        LevelPoint {
+            name: name(level),
+            rate: level.summary.throughput.requests,
+            p50: percentile(PERCENTILES[0]),
+            p99: percentile(PERCENTILES[1]),
+            is_sound: is_sound(level),
+            series: levels.iter().position(|first| same_series(first, level)).unwrap_or_default(),
+        }
+    };
+    let points: Vec<LevelPoint> = levels.iter().map(point).collect();
+    load_latency::chart(metric.label(false).trim_end_matches(" from planned"), &points, limits)
+}
+
+fn front(sweep: &Sweep) -> Option<Chart> {
+    let point = |level: &LevelSummary| {
+        Some(ParetoPoint {
+            name: name(level),
+            throughput: level.summary.throughput.output_tokens,
+            speed: level.median(ReportMetric::UserRate)?,
+            is_front: level.front,
+            is_knee: level.knee,
+            is_sound: is_sound(level),
+        })
+    };
+    let points: Vec<ParetoPoint> = sweep.levels.iter().filter_map(point).collect();
+    pareto::chart(&points, sweep.chart_facts.gpus)
+}
