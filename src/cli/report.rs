@@ -212,7 +212,7 @@ fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
     let window = sources.iter().find(|source| source.run).map_or_else(Window::default, |source| source.trace_window);
     let sent = sources.iter().find_map(|source| source.trace_digest.clone());
     let named = sources.iter().find_map(|source| source.trace.clone());
-    let gaps = args.html.then(|| gaps_over_time(&fold)).unwrap_or_default();
+    let gaps = args.html.then_some(&fold).map(gaps_over_time).unwrap_or_default();
     let mut report = Report::of(&mut fold, sources, percentiles);
     if let Some(hardware) = args.hardware() {
         report = report.with_hardware(&hardware);

@@ -2,6 +2,8 @@
 //!
 //! `cargo bench --bench twin` prints both, and the time of a scenario in which no step can be applied in bulk.
 
+#![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and stops where it cannot go on")]
+
 use std::convert::Infallible;
 
 use nix::sys::resource::{UsageWho, getrusage};
