@@ -43,7 +43,7 @@ pub(super) const HELP: VerbHelp = VerbHelp {
     ],
 };
 
-/// Compare two sides of runs or captures: what changed, and whether it is worse
+/// Compare runs or captures: what changed, and whether it is worse
 #[derive(Debug, clap::Args)]
 #[command(long_about = ABOUT)]
 #[command(group = ArgGroup::new("format"))]

@@ -37,7 +37,7 @@ const DRAIN_TIMEOUT: Gap = Gap::from_millis(5_000);
 /// How often it is looked whether they have.
 const DRAIN_POLL_INTERVAL: Gap = Gap::from_millis(10);
 
-/// Run a simulated server, the proxy in front of it, and clients, and show live figures
+/// Run the proxy, a simulated server and clients, and show figures
 ///
 /// Everything runs in this process, on loopback. The server is simulated, so its times say nothing about any hardware; the
 /// proxy and its measurements are real. The figures go to stderr, and the summary at the end to stdout. The proxy reads

@@ -71,7 +71,7 @@ pub(super) const SUBVERBS: [(&str, VerbHelp); 3] = [
     ),
 ];
 
-/// Ask a capture what would have happened: other replicas, routers, caches, traffic
+/// Simulate captured traffic: other replicas, routers, caches
 ///
 /// A twin is a file of engines with continuous batching, a prefix cache and a cost model, fitted to rows of captures or
 /// runs. It runs in virtual time, without servers. Every result is SIMULATED and marked so.
