@@ -5,16 +5,16 @@
 //!
 //! | verdict | evidence | threshold |
 //! |---|---|---|
-//! | [`prefill_bound`](prefill) | prefill in TTFT by the server, else the slope of TTFT against prompt tokens | half of TTFT, lower end, and 5 steps |
-//! | [`queueing`](queueing) | queue time in TTFT by the server, else the slope of TTFT against requests in flight | half of TTFT, lower end, and 5 steps |
-//! | [`decode_bound`](decode) | decode in E2E; TPOT against requests in flight | half of E2E, lower end; few prefills at a time; one pace |
-//! | [`scheduler_bound`](scheduler) | requests wait beside a free KV cache, or run on an idle GPU | 1 waits, cache below 80 %; GPU below 50 % |
-//! | [`cache_cold`](cache) | repeated prompt tokens that the cache did not hold | 25 % of prompt tokens |
-//! | [`client_bound`](client) | send lag; TTFT that the server does not account for | 10 % of TTFT; half of TTFT |
-//! | [`handover`](handover) | the second token against the later ones | 3 times, lower end |
-//! | [`tail_without_load`](tail) | load and prompts of the slowest requests | p99 at 5 times p50, load within 10 % |
-//! | [`preempting`](preemption) | preemptions by the server | 1 |
-//! | [`context_window`](context_window) | tokens of refused requests against the server's limit | 1 request |
+//! | `prefill_bound` | prefill in TTFT by the server, else the slope of TTFT against prompt tokens | half of TTFT, lower end, and 5 steps |
+//! | `queueing` | queue time in TTFT by the server, else the slope of TTFT against requests in flight | half of TTFT, lower end, and 5 steps |
+//! | `decode_bound` | decode in E2E; TPOT against requests in flight | half of E2E, lower end; few prefills at a time; one pace |
+//! | `scheduler_bound` | requests wait beside a free KV cache, or run on an idle GPU | 1 waits, cache below 80 %; GPU below 50 % |
+//! | `cache_cold` | repeated prompt tokens that the cache did not hold | 25 % of prompt tokens |
+//! | `client_bound` | send lag; TTFT that the server does not account for | 10 % of TTFT; half of TTFT |
+//! | `handover` | the second token against the later ones | 3 times, lower end |
+//! | `tail_without_load` | load and prompts of the slowest requests | p99 at 5 times p50, load within 10 % |
+//! | `preempting` | preemptions by the server | 1 |
+//! | `context_window` | tokens of refused requests against the server's limit | 1 request |
 //!
 //! A step is p10 of ITL: a step of decode without the prefill of another request in it. A request that finds an idle
 //! server waits for one or two.

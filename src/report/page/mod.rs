@@ -9,7 +9,7 @@
 //! in the table of the data. The policy of the page admits the scripts below by their digests, and no other script.
 //!
 //! # Size
-//! Every chart has a bounded number of rows ([`chart::MAX_CHART_ROWS`]), whatever the number of requests, and states what
+//! Every chart has a bounded number of rows (`chart::MAX_CHART_ROWS`), whatever the number of requests, and states what
 //! it left out. So a page of a million requests is as large as one of ten thousand.
 
 pub(super) mod chart;

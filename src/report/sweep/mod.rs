@@ -19,7 +19,7 @@
 //! Levels of one series share a target and differ only in their load. Levels of one workload send the same requests,
 //! however they are sent. Within a workload [`pareto::pareto_front`] compares output tokens/s with the median user's
 //! tokens/s; within a series [`pareto::knee`] compares successes/s with the mean E2E. Saturated levels and those that were
-//! not measured are never in the front or the knee. [`mod@operating_point`] selects the level to operate at.
+//! not measured are never in the front or the knee. `operating_point` selects the level to operate at.
 //!
 //! # JSON
 //! One object. `streamgauge_sweep_report` is the schema version. An absent key means unknown, never zero.

@@ -1,11 +1,11 @@
 //! Estimates a twin from rows alone.
 //!
-//! Token events of different streams that come together are one step of the engine ([`steps`]). Regressions over steps
-//! give the cost of decoding ([`decode`]), regressions over first tokens that of prefill ([`prefill`]); [`limits`] finds
+//! Token events of different streams that come together are one step of the engine (`steps`). Regressions over steps
+//! give the cost of decoding (`decode`), regressions over first tokens that of prefill (`prefill`); `limits` finds
 //! where the engine left requests waiting. The first part of the rows is fitted, the rest is predicted by running the
-//! twin ([`held_out`]).
+//! twin (`held_out`).
 //!
-//! Every regression is robust: least absolute deviations first, then least squares without the outliers ([`robust`]).
+//! Every regression is robust: least absolute deviations first, then least squares without the outliers (`robust`).
 
 mod cache_size;
 mod decode;
