@@ -129,7 +129,7 @@ fn server_metrics_match_the_records_in_time_and_tokens() {
     assert!(text.lines().any(|line| line.starts_with("from") && line.contains("waiting  running  KV usage")), "{text}");
     assert!(report(&out, &["--csv"]).contains(&format!("server={url}/metrics,generated tokens,tokens,total,300\n")));
     assert!(report(&out, &["--markdown"]).contains("| generated tokens |  |  |  | 300 |"));
-    assert!(report(&out, &["--html"]).contains("<td>generated tokens</td>"));
+    assert!(report(&out, &["--html"]).contains("<th scope=\"row\">generated tokens</th>"));
 }
 
 #[test]

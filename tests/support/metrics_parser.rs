@@ -240,6 +240,7 @@ pub(crate) fn otlp(metrics: &ResourceMetrics) -> Table {
         match metric.unit.as_str() {
             "s" => name.push_str("_seconds"),
             "By" => name.push_str("_bytes"),
+            "1" => name.push_str("_ratio"),
             annotation => assert!(annotation.is_empty() || annotation.starts_with('{')),
         }
         match metric.data.as_ref().unwrap() {
