@@ -41,7 +41,7 @@ pub(super) const SUBVERBS: [(&str, VerbHelp); 3] = [
     (
         "run",
         VerbHelp {
-            flags: &["traffic", "scale", "replicas", "router", "set", "slo", "out"],
+            flags: &["traffic", "replicas", "router", "set", "slo", "out"],
             examples: &[
                 RUN,
                 (
@@ -86,6 +86,8 @@ enum Verb {
     Fit(fit::FitArgs),
     Run(Box<run::RunArgs>),
     /// Print the JSON Schema of twin.json
+    ///
+    /// It covers every parameter of an engine, the held-out errors of its fit, and the ranges of what is undetermined.
     Schema,
 }
 

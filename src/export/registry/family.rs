@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::catalog::{Convention, Id, attribute};
 use super::classes::{AdmittedClasses, ClassSet};
-use super::interner::{Interner, Label, LabelKey, LabelValue, Symbol};
+use super::interner::{Interner, Label, LabelValue, MAX_ATTRIBUTES, Symbol};
 use super::snapshot::{self, BucketExemplar, DataPoint, PointValue, TimePoint};
 use crate::export::trace_context::RequestTrace;
 use crate::measure::histogram::{Histogram, Layout};
@@ -14,6 +14,9 @@ use crate::measure::slo::Slos;
 /// Maximum number of series per instrument, as in the OpenTelemetry SDKs. Further ones count under
 /// `otel.metric.overflow`. Limits on names keep the number far below this second fence.
 const MAX_SERIES: u16 = 2_000;
+
+/// Key of a series: one symbol per attribute of its instrument, and the request's classes.
+type LabelKey = ([Symbol; MAX_ATTRIBUTES], ClassSet);
 
 /// An instrument and its series.
 #[derive(Debug)]

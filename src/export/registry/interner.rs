@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 
-use super::classes::ClassSet;
-
 /// Value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LabelValue {
@@ -39,9 +37,6 @@ pub(in crate::export) struct Symbol(u32);
 
 /// Maximum number of attributes of an instrument.
 pub(in crate::export) const MAX_ATTRIBUTES: usize = 6;
-
-/// Key of a series: one symbol per attribute of its instrument, and the request's classes.
-pub(in crate::export) type LabelKey = ([Symbol; MAX_ATTRIBUTES], ClassSet);
 
 /// All attribute values in use. It only grows, so callers must limit values that outsiders can choose
 /// ([`AdmittedModels`](super::models::AdmittedModels)).

@@ -1,27 +1,17 @@
 //! Page of a sweep: latency against load with the SLO, and the Pareto front.
 
-use super::super::confidence::{BOOTSTRAP_SEED, MetricConfidence, of_requests};
 use super::super::metric::{MetricUnit, ReportMetric};
 use super::super::page::Page;
 use super::super::page::chart::Chart;
 use super::super::page::load_latency::{self, LevelPercentile, LevelPoint};
 use super::super::page::pareto::{self, ParetoPoint};
-use super::super::request_point::RequestPoint;
 use super::Sweep;
+use super::level_intervals::{METRICS, PERCENTILES};
 use super::level_runs::LevelRuns;
 use super::level_summary::{LevelSummary, same_series};
 use super::text::{lines, more_tables, table, warning_text};
+use crate::measure::slo::Slo;
 use crate::measure::slo::criteria::Criteria;
-use crate::measure::slo::{Metric, Slo};
-use crate::stats::bootstrap::BlockBootstrap;
-
-/// Metrics against load, with the objective that limits each.
-const METRICS: [(ReportMetric, Metric); 3] = [
-    (ReportMetric::TtftFromPlanned, Metric::Ttft),
-    (ReportMetric::Tpot, Metric::Tpot),
-    (ReportMetric::E2eFromPlanned, Metric::E2e),
-];
-const PERCENTILES: [f64; 2] = [50.0, 99.0];
 
 /// What the page needs besides the levels.
 #[derive(Debug, Default)]
@@ -47,21 +37,6 @@ impl SweepChartFacts {
         let count = |level: &LevelRuns| level.sources.iter().find_map(|run| run.meta.get("gpu_count")?.parse().ok());
         Self { limits, gpus: all.iter().find_map(count).filter(|gpus| *gpus > 0.0) }
     }
-}
-
-/// Appends the requests of another run: in time, one run follows the other.
-pub(super) fn append(points: &mut Vec<RequestPoint>, mut run: Vec<RequestPoint>) {
-    let after = points.iter().map(|point| point.started).max().map_or(0, |last| last + 1);
-    run.sort_unstable();
-    run.iter_mut().for_each(|point| point.started = point.started.saturating_add(after));
-    points.append(&mut run);
-}
-
-/// Intervals of each metric's percentiles.
-pub(super) fn intervals(points: &[RequestPoint]) -> Vec<(ReportMetric, MetricConfidence)> {
-    let bootstrap = BlockBootstrap::new(BOOTSTRAP_SEED);
-    let of = |(metric, _)| Some((metric, of_requests(points, metric, &PERCENTILES, &bootstrap)?));
-    METRICS.into_iter().filter_map(of).collect()
 }
 
 /// Renders the page.

@@ -1,7 +1,7 @@
 //! All runs of a level at a target, pooled.
 
 use super::file::SweepLevel;
-use super::html;
+use super::level_intervals;
 use super::level_result::LevelResult;
 use crate::measure::slo::{Slo, Slos};
 use crate::report::accumulate::RequestStats;
@@ -68,7 +68,7 @@ impl LevelRuns {
             self.evicted = if cached.is_empty() { self.evicted } else { Some(self.evicted.unwrap_or(0) + evicted) };
         }
         if has_intervals {
-            html::append(&mut self.points, run.points);
+            level_intervals::append(&mut self.points, run.points);
         }
         (self.slos, self.objectives) = (run.slos, run.objectives);
         self.sources.push(run.source);

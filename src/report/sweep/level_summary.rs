@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::file::SweepLevel;
-use super::html;
+use super::level_intervals;
 use super::level_result::goal_results;
 use super::level_runs::LevelRuns;
 use super::level_verdict::LevelVerdict;
@@ -95,7 +95,7 @@ impl LevelSummary {
             knee: false,
             servers: ServerLoad::of(&runs.sources),
             evicted_prefixes: runs.evicted_prefixes(),
-            intervals: html::intervals(&runs.points),
+            intervals: level_intervals::intervals(&runs.points),
             level: runs.level,
             summary,
         }

@@ -43,6 +43,7 @@ pub mod expectation;
 mod export;
 pub mod file;
 pub mod html;
+mod level_intervals;
 pub(super) mod level_result;
 mod level_runs;
 mod level_summary;
