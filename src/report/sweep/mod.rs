@@ -50,6 +50,7 @@ mod level_summary;
 pub mod level_verdict;
 mod loop_curve;
 mod objective;
+mod objective_limit;
 mod operating_point;
 pub mod pareto;
 mod server_load;
@@ -76,7 +77,7 @@ pub use level_result::{LevelResult, SweepError, read_run};
 use level_runs::LevelRuns;
 use level_summary::{LevelSummary, mark_front_and_knee, mark_overloaded};
 use loop_curve::{LoopCurve, loop_curves};
-use objective::ObjectiveLimit;
+use objective_limit::ObjectiveLimit;
 use operating_point::{OperatingPoint, operating_points};
 pub use text::render;
 
@@ -207,7 +208,7 @@ impl Sweep {
             answer: file.answer,
             ended_at: file.ended_at,
             expectations,
-            objectives: objective::limits(&levels),
+            objectives: objective_limit::limits(&levels),
             operating_points: operating_points(&levels, goals.is_some()),
             goals,
             cache_pairs: cache_pairs(&levels),

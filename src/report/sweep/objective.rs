@@ -1,13 +1,11 @@
 //! How far each objective of the goals holds, judged alone. Pure.
 //!
 //! `chat: ttft<=200ms tpot<=15ms` at `goodput>=95%` is judged as `ttft<=200ms` and as `tpot<=15ms`, each for 95 % of the
-//! requests. An objective holds to a level if it holds there and at all lower levels of the series that were measured. A
-//! saturated level holds none: its queue grows, so every latency does in the end.
+//! requests. A saturated level holds none: its queue grows, so every latency does in the end.
 
 use serde::Serialize;
 
 use super::level_result::goal_results;
-use super::level_summary::{LevelSummary, series};
 use super::level_verdict::LevelVerdict;
 use crate::measure::slo::criteria::{Criteria, ObservedShare};
 use crate::measure::slo::{Slo, Slos};
@@ -24,24 +22,6 @@ pub(super) struct ObjectiveResult {
     /// Verdict; absent if no request is judged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) verdict: Option<LevelVerdict>,
-}
-
-/// The highest level to which an objective holds in a series.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct ObjectiveLimit {
-    /// The objective.
-    pub(super) objective: String,
-    /// `A` or `B`, if there are two targets.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) target: Option<&'static str>,
-    /// The highest level that holds it; absent if the lowest misses.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) holds_to: Option<String>,
-    /// The lowest level that misses it; absent if all hold.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) missed_at: Option<String>,
-    /// Whether the 95 % intervals of both levels decide.
-    pub(super) sure: bool,
 }
 
 /// Judges every objective of a level alone. The counts of `objectives` follow those of `slos`.
@@ -78,44 +58,5 @@ fn result(objective: String, seen: ObservedShare, is_saturated: bool) -> Objecti
         objective: format!("{objective} for {} %", (seen.share * 1e4).round() / 1e2),
         share: (seen.of > 0.0).then(|| seen.good / seen.of),
         verdict: LevelVerdict::of(&[seen], is_saturated),
-    }
-}
-
-/// The limits of all objectives, in every series of at least two levels.
-pub(super) fn limits(levels: &[LevelSummary]) -> Vec<ObjectiveLimit> {
-    let mut limits = Vec::new();
-    for series in series(levels) {
-        let measured: Vec<&LevelSummary> =
-            series.iter().map(|at| &levels[*at]).filter(|level| !level.not_measured).collect();
-        let Some(first) = measured.first().filter(|_| measured.len() > 1) else { continue };
-        for (at, objective) in first.objectives.iter().enumerate() {
-            let verdict = |level: &&&LevelSummary| level.objectives.get(at).and_then(|of| of.verdict);
-            let holds = |level: &&&LevelSummary| verdict(level).is_some_and(LevelVerdict::holds);
-            let (held, missed) =
-                (measured.iter().take_while(holds).last(), measured.iter().find(|level| !holds(level)));
-            let sure = |level: &&LevelSummary| verdict(&level).is_some_and(LevelVerdict::is_sure);
-            limits.push(ObjectiveLimit {
-                objective: objective.objective.clone(),
-                target: first.target,
-                holds_to: held.map(|level| level.level.offered()),
-                missed_at: missed.map(|level| level.level.offered()),
-                sure: held.is_none_or(sure) && missed.is_none_or(|level| sure(level) || level.sure == Some(true)),
-            });
-        }
-    }
-    limits
-}
-
-impl ObjectiveLimit {
-    /// Describes the limit.
-    pub(super) fn text(&self) -> String {
-        let target = self.target.map_or(String::new(), |target| format!("{target}: "));
-        let sure = if self.sure { "" } else { ", not sure" };
-        match (&self.holds_to, &self.missed_at) {
-            (Some(held), Some(missed)) => format!("{target}{} holds to {held}, not to {missed}{sure}", self.objective),
-            (Some(held), None) => format!("{target}{} holds to {held} at least{sure}", self.objective),
-            (None, Some(missed)) => format!("{target}{} does not hold at {missed}{sure}", self.objective),
-            (None, None) => format!("{target}{}: unknown", self.objective),
-        }
     }
 }

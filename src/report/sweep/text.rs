@@ -6,7 +6,7 @@ use super::super::metric::{MetricUnit, ReportMetric};
 use super::super::text::{TextLayout, aligned, named_lines};
 use super::expectation::ExpectationResult;
 use super::level_summary::{LevelSummary, same_series};
-use super::objective::ObjectiveLimit;
+use super::objective_limit::ObjectiveLimit;
 use super::operating_point::OperatingPoint;
 use super::{LevelComparisons, LevelWarning, Sweep};
 
