@@ -18,8 +18,9 @@ pub const MAX_CLASSES: usize = 4;
 /// Value of requests whose own value is malformed, or above the limit of an export.
 pub const OTHER: &str = "_other";
 
+/// Longer values count as [`OTHER`].
+pub const MAX_VALUE_BYTES: usize = 64;
 const MAX_NAME_BYTES: usize = 32;
-const MAX_VALUE_BYTES: usize = 64;
 
 /// Names that mean something else: labels of our own series, labels that Prometheus adds, and keys of SLO filters.
 const RESERVED_NAMES: [&str; 24] = [

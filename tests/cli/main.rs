@@ -10,4 +10,5 @@ mod config;
 mod demo;
 mod doctor;
 mod inspect;
+mod scrape_bound;
 mod sim;

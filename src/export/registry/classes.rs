@@ -14,6 +14,13 @@ use crate::measure::request_class::{ClassValues, OTHER};
 /// Maximum number of combinations of values. Each instrument's limit on series is reached before.
 const MAX_SETS: usize = 2_000;
 
+/// Returns the most combinations that classes of `max_values` values make: each class adds `_other` and none. Above
+/// [`MAX_SETS`], every value counts as `_other`, in one more set for each group of classes that a request has.
+pub(super) fn max_sets(classes: usize, max_values: usize) -> u64 {
+    let (classes, limit) = (classes as u32, MAX_SETS as u64);
+    (max_values as u64 + 2).saturating_pow(classes).min(limit.saturating_add(2_u64.saturating_pow(classes)))
+}
+
 /// Represents the admitted class values of a request; the default has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::export) struct ClassSet(u32);
@@ -110,6 +117,19 @@ mod tests {
     }
 
     #[test]
+    fn two_classes_make_every_pair_of_their_values_with_other_and_none() {
+        let mut classes = AdmittedClasses::new(2);
+        let mut sets = AHashSet::new();
+        for team in ["", "red", "blue", "green"] {
+            for tier in ["", "gold", "silver", "bronze"] {
+                sets.insert(classes.admit(&values(&[("team", team), ("tier", tier)]), true));
+            }
+        }
+        assert_eq!((sets.len() as u64, max_sets(2, 2)), (16, 16));
+        assert_eq!((max_sets(0, 20), max_sets(1, 20), max_sets(2, 20)), (1, 22, 484));
+    }
+
+    #[test]
     fn combinations_are_limited() {
         let mut classes = AdmittedClasses::new(MAX_SETS);
         for team in 0..100 {
@@ -118,6 +138,7 @@ mod tests {
             }
         }
         assert_eq!(classes.labels.len(), MAX_SETS + 1);
+        assert!(classes.labels.len() as u64 <= max_sets(2, MAX_SETS));
         let last = classes.admit(&values(&[("team", "99"), ("tier", "99")]), true);
         assert_eq!(shown(&classes, last)[0], ("team".to_owned(), "_other".into()));
     }

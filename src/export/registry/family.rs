@@ -13,7 +13,7 @@ use crate::measure::slo::Slos;
 
 /// Maximum number of series per instrument, as in the OpenTelemetry SDKs. Further ones count under
 /// `otel.metric.overflow`. Limits on names keep the number far below this second fence.
-const MAX_SERIES: u16 = 2_000;
+pub(super) const MAX_SERIES: u16 = 2_000;
 
 /// Key of a series: one symbol per attribute of its instrument, and the request's classes.
 type LabelKey = ([Symbol; MAX_ATTRIBUTES], ClassSet);

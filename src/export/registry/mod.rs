@@ -12,6 +12,7 @@ pub mod interner;
 pub(super) mod models;
 pub(super) mod process;
 pub mod proxy_status;
+pub mod scrape_bound;
 pub(super) mod series_cache;
 pub mod snapshot;
 pub mod thread_gauges;
