@@ -12,7 +12,7 @@ use crate::measure::histogram::{Histogram, Layout};
 use crate::measure::slo::Slos;
 
 /// Maximum number of series per instrument, as in the OpenTelemetry SDKs. Further ones count under
-/// `otel.metric.overflow`. Limits on names keep the number far below this second fence.
+/// `otel.metric.overflow`. Limits on names keep the number below this second fence, unless classes divide many models.
 pub(super) const MAX_SERIES: u16 = 2_000;
 
 /// Key of a series: one symbol per attribute of its instrument, and the request's classes.
