@@ -44,7 +44,7 @@ macro_rules! chapter {
     };
 }
 
-const CHAPTERS: [Chapter; 14] = [
+const CHAPTERS: [Chapter; 15] = [
     chapter!("overview", "README.md", "what the program does, costs and does not do"),
     chapter!("verbs", "src/cli/README.md", "every verb, with real output"),
     chapter!("deploying", "deploy/README.md", "systemd, compose, Kubernetes, OTLP, sizing, troubleshooting"),
@@ -56,6 +56,7 @@ const CHAPTERS: [Chapter; 14] = [
     chapter!("capture", "src/capture/README.md", "what a capture holds and what it does not"),
     chapter!("formats", "src/trace/format/README.md", "the formats of traces that are read and written"),
     chapter!("results", "src/report/README.md", "result files of other tools, read and written by a report"),
+    chapter!("twins", "src/twin/README.md", "a copy of an engine: fit, run, routers, error, limits"),
     chapter!("benchmarks", "tests/benches/README.md", "cost beside other proxies and load generators"),
     chapter!("code", "src/README.md", "rooms, arrows, dependencies and their reasons"),
     chapter!("tests", "tests/README.md", "where a test belongs, and how to run one"),

@@ -2,16 +2,19 @@
 
 use std::io::{Write, stderr};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
 
 use super::signals::StopSignals;
+use super::terminal::usage_error;
 use super::values::{at_least_one, parse_duration};
 use super::verb_help::VerbHelp;
 use crate::engine::{CostModel, EngineOptions, PrefillMode, StepWork};
 use crate::measure::time::Gap;
 use crate::sim::{SimOptions, SimServer, runtime};
+use crate::twin::model::{TwinEngine, TwinModel};
 
 /// The long help. Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
@@ -21,6 +24,9 @@ It answers POST /v1/chat/completions and /v1/completions as vLLM does, event by 
 log probabilities, tools, echo and stop strings. Its times come from a cost model of continuous batching; a step takes
 
     step-base + step-per-seq x sequences + prompt tokens / prefill-rate
+
+--kv-token, --prefill-square and --cached-token add the cost of context, of attention and of cached tokens. --twin takes all \
+of it from an engine that was fitted to a capture.
 
 Every figure that it reports is marked as simulated. Use it to try the other commands without a GPU, to make a server \
 fail on demand, and (with --exact-cadence) to check an instrument against sends at known times.
@@ -45,6 +51,7 @@ pub(super) const HELP: VerbHelp = VerbHelp {
             "Simulate a slow server that runs at most eight requests at once",
             "streamgauge sim --step-base 40ms --max-num-seqs 8",
         ),
+        ("Serve a copy of production's behaviour", "streamgauge sim --twin twin.json"),
         (
             "Check an instrument against a token every 20 ms",
             "streamgauge sim --exact-cadence 20ms --listen 127.0.0.1:8001",
@@ -69,6 +76,14 @@ pub(crate) struct Args {
     /// Equal requests in equal order get equal responses.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
+
+    /// Serve the engine of this twin (`streamgauge twin fit`); the flags of the cost model and the scheduler do not apply
+    #[arg(long, value_name = "FILE", conflicts_with = "exact_cadence", help_heading = "Cost model")]
+    twin: Option<PathBuf>,
+
+    /// Engine of the twin by its model, if it has several
+    #[arg(long, value_name = "MODEL", requires = "twin", help_heading = "Cost model")]
+    twin_model: Option<String>,
 
     /// Process this many prompt tokens per second
     ///
@@ -184,7 +199,10 @@ fn nanoseconds(text: &str) -> Result<f64, String> {
 /// Serves until SIGINT or SIGTERM.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let listen = args.listen;
-    let options = args.options();
+    let options = match args.options_of_twin() {
+        Ok(options) => options,
+        Err(error) => return Ok(usage_error(&error)),
+    };
     let story = intro_text(&options);
     crate::cli::descriptors::raise_fd_limit();
     let server = SimServer::bind(options, listen)?;
@@ -198,6 +216,32 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
+    /// The options, with the engine of `--twin` if there is one.
+    fn options_of_twin(mut self) -> anyhow::Result<SimOptions> {
+        let Some(path) = self.twin.take() else { return Ok(self.options()) };
+        let wanted = self.twin_model.take();
+        let twin = TwinModel::read(&path)?;
+        let fits = |engine: &&TwinEngine| wanted.is_none() || engine.model == wanted;
+        let Some(engine) = twin.engines.iter().find(fits) else {
+            let models: Vec<&str> = twin.engines.iter().filter_map(|engine| engine.model.as_deref()).collect();
+            anyhow::bail!(
+                "--twin-model: {} has no such engine; remedy: name one of {}",
+                path.display(),
+                models.join(", ")
+            );
+        };
+        let engine_options = engine.options().map_err(anyhow::Error::msg)?;
+        let mut options = self.options();
+        if let Some(model) = engine.model.clone().filter(|_| options.models == ["sim"]) {
+            options.models = vec![model];
+        }
+        let max_waiting = options.engine.max_waiting;
+        options.max_model_len =
+            options.max_model_len.min(u32::try_from(engine_options.kv_tokens()).unwrap_or(u32::MAX));
+        options.engine = EngineOptions { max_waiting, ..engine_options };
+        Ok(options)
+    }
+
     fn options(self) -> SimOptions {
         let size = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
         let engine = EngineOptions {
@@ -285,6 +329,26 @@ mod tests {
     #[test]
     fn the_flags_default_to_the_defaults_of_the_library() {
         assert_eq!(options(&[]), SimOptions::default());
+    }
+
+    #[test]
+    fn a_twin_gives_its_engine_and_its_model() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("twin.json");
+        let text = r#"{"streamgauge_twin": 1, "engines": [
+            {"model": "a", "parameters": {"step_base": {"value": 2e7}}},
+            {"model": "b", "parameters": {"kv_blocks": {"value": 100}}}]}"#;
+        std::fs::write(&path, text).unwrap();
+        let path = path.display().to_string();
+        let read = |more: &[&str]| {
+            let flags = [&["sim", "--twin", &path], more].concat();
+            Command::try_parse_from(flags).unwrap().args.options_of_twin()
+        };
+        let options = read(&[]).unwrap();
+        assert_eq!((options.models, options.engine.cost.step_base), (vec!["a".to_owned()], Gap::from_millis(20)));
+        let options = read(&["--twin-model", "b", "--model", "mine"]).unwrap();
+        assert_eq!((options.check(), options.max_model_len, options.models), (Ok(()), 1_600, vec!["mine".to_owned()]));
+        assert!(read(&["--twin-model", "c"]).unwrap_err().to_string().contains("remedy: name one of a, b"));
     }
 
     #[test]

@@ -113,6 +113,6 @@ pub(super) fn estimate_of(plane: &PlaneFit, column: usize, largest: f64, typical
     let visible = (2.0 * plane.residual / largest).max(if error.is_finite() { high } else { 0.0 });
     match visible * largest <= MIN_SHARE * typical {
         true => Estimate { value: Some(value), low: Some(0.0), high: Some(visible), assumed: None },
-        false => Estimate::range(Some(low), error.is_finite().then_some(high), value),
+        false => Estimate::range(Some(low), Some(visible), value),
     }
 }
