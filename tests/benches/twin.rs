@@ -2,6 +2,8 @@
 //!
 //! `cargo bench --bench twin` prints both, and the time of a scenario in which no step can be applied in bulk.
 
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints its figures")]
+
 use std::convert::Infallible;
 
 use nix::sys::resource::{UsageWho, getrusage};

@@ -188,13 +188,7 @@ fn undetermined(estimate: &Estimate) -> String {
 }
 
 fn short(value: f64) -> String {
-    if value == 0.0 || value.fract() == 0.0 {
-        format!("{value:.0}")
-    } else if value.abs() >= 1_000.0 {
-        format!("{value:.0}")
-    } else {
-        format!("{value:.4}")
-    }
+    if value.fract() == 0.0 || value.abs() >= 1_000.0 { format!("{value:.0}") } else { format!("{value:.4}") }
 }
 
 fn json(fits: &[EngineFit]) -> serde_json::Value {

@@ -68,7 +68,7 @@ impl Variant {
         };
         let judging = judging(&args.slos)?;
         let mut figures = TwinFigures::new(&args.slos);
-        let simulation = Simulation::new(self.fleets.clone(), scheme.clone(), &self.operations);
+        let simulation = Simulation::new(self.fleets.clone(), scheme, &self.operations);
         let totals = simulation.run(rows, |response| {
             figures.add(&response);
             if output.is_none() && args.slos.is_empty() {
