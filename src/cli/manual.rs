@@ -64,13 +64,9 @@ const CHAPTERS: [Chapter; 16] = [
     chapter!("dialects", "src/measure/dialect/README.md", "the APIs that are understood"),
     chapter!("transparency", "src/proxy/README.md", "what the proxy never does; privacy, limits, restarts, errors"),
     chapter!("capture", "src/capture/README.md", "what a capture holds and what it does not"),
-    chapter!(
-        "simulation",
-        "src/twin/README.md",
-        "what would have happened: fit an engine, simulate replicas and routers"
-    ),
     chapter!("formats", "src/trace/format/README.md", "the formats of traces that are read and written"),
     chapter!("results", "src/report/README.md", "result files of other tools, read and written by a report"),
+    chapter!("twins", "src/twin/README.md", "a copy of an engine: fit, run, routers, error, limits"),
     chapter!("benchmarks", "tests/benches/README.md", "cost beside other proxies and load generators"),
     chapter!("code", "src/README.md", "rooms, arrows, dependencies and their reasons"),
     chapter!("tests", "tests/README.md", "where a test belongs, and how to run one"),

@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --bench twin` prints both, and the time of a scenario in which no step can be applied in bulk.
 
-#![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and stops where it cannot go on")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 use std::convert::Infallible;
 

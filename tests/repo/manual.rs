@@ -11,7 +11,7 @@ use streamgauge::measure::dialect::TABLE;
 use streamgauge::trace::format;
 
 /// The front page and the chapters of the manual.
-const MANUAL: [&str; 15] = [
+const MANUAL: [&str; 16] = [
     "README.md",
     "dashboards/README.md",
     "deploy/README.md",
@@ -25,6 +25,7 @@ const MANUAL: [&str; 15] = [
     "src/proxy/README.md",
     "src/report/README.md",
     "src/trace/format/README.md",
+    "src/twin/README.md",
     "tests/README.md",
     "tests/benches/README.md",
 ];
@@ -135,7 +136,7 @@ fn examples_print_what_the_manual_says() {
             assert!(fits(&text, &expected), "$ {command}\n{shown}");
         }
     }
-    for verb in ["proxy", "inspect", "report", "plan", "trace", "config", "completions"] {
+    for verb in ["proxy", "inspect", "report", "plan", "trace", "twin", "config", "completions"] {
         assert!(verbs.contains(verb), "no example of {verb}");
     }
 }
@@ -167,10 +168,11 @@ fn every_flag_in_the_manual_exists() {
         "report",
         "compare",
         "plan",
-        "sim",
         "twin",
         "twin fit",
         "twin run",
+        "twin schema",
+        "sim",
         "config",
         "config schema",
         "config slo",

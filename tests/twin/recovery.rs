@@ -1,7 +1,10 @@
 //! A fit recovers the parameters of the engine that served the rows.
 
+use std::path::Path;
+
 use streamgauge::engine::{CostModel, EngineOptions};
 use streamgauge::measure::time::Gap;
+use streamgauge::trace_file::reader::TraceReader;
 use streamgauge::twin::fit::observation::TrafficGroups;
 use streamgauge::twin::fit::{EngineFit, fit};
 use streamgauge::twin::model::Parameter;
@@ -109,6 +112,26 @@ fn speculation_is_recovered() {
     let engine = EngineOptions { tokens_per_step: 3, ..EngineOptions::default() };
     let expected = [&COSTS[..], &[Parameter::TokensPerStep]].concat();
     assert_recovered("speculation", &engine, Load { osl: 90.0, ..LOAD }, &expected);
+}
+
+/// Rows of a load over real sockets (`tests/data/runs/chat`), whose server had the default costs.
+#[test]
+fn an_engine_behind_real_sockets_is_recovered() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/runs/chat/records.jsonl.zst");
+    let mut groups = TrafficGroups::default();
+    TraceReader::open(&path).unwrap().for_each(|row| groups.add(row.unwrap(), 0));
+    let [group] = &groups.finish()[..] else { panic!("one engine served all rows") };
+    let fit = fit(group, None, None).unwrap();
+    for parameter in COSTS {
+        let value = fit.engine.parameters[&parameter].value.unwrap();
+        let truth = parameter.read(&EngineOptions::default());
+        assert!((value / truth - 1.0).abs() <= 0.05, "{parameter:?}: {value} instead of {truth}");
+    }
+    let error =
+        |figure: &str| fit.engine.held_out.iter().find(|error| error.figure == figure).unwrap().relative().abs();
+    for (figure, most) in [("ttft.p50", 0.1), ("itl.p50", 0.1), ("e2e.p99", 0.1), ("ttft.p99", 0.2), ("itl.p99", 0.2)] {
+        assert!(error(figure) < most, "{figure}: {}", error(figure));
+    }
 }
 
 #[test]
