@@ -1,4 +1,4 @@
-// The live page in a real browser, with real requests behind it.
+// The live page in a real browser, with real requests behind it; then the pages of reports.
 //
 //     node tests/browser/check.mjs PROGRAM [FOLDER]
 //
@@ -7,6 +7,7 @@
 import assert from "node:assert/strict";
 import { mkdir } from "node:fs/promises";
 
+import { checks as reportChecks } from "./reports.mjs";
 import * as stage from "./stage.mjs";
 
 const HOSTILE = '<img src=x onerror="document.title=1">&=+ü';
@@ -253,12 +254,12 @@ async function main() {
   const model = "sim-chat";
   const upstream = await stage.simulator(program, [model, HOSTILE]);
   const proxy = await stage.proxy(program, upstream.address);
-  const scene = { upstream, proxy, model, admin: proxy.admin, address: proxy.address, browser: await stage.open() };
+  const scene = { program, wrong, upstream, proxy, model, admin: proxy.admin, address: proxy.address, browser: await stage.open() };
   // What was before the page is opened.
   const asked = [0, 1, 2, 3, 4, 5].map((i) => stage.ask(proxy.address, i % 3 ? model : HOSTILE, { fault: i === 1 ? "error@5" : "" }));
   await Promise.all(asked);
   let failed = 0;
-  for (const [name, check] of Object.entries(checks)) {
+  for (const [name, check] of Object.entries({ ...checks, ...reportChecks })) {
     const began = performance.now();
     wrong.length = 0;
     let outcome = "ok";

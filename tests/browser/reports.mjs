@@ -1,0 +1,97 @@
+// Pages of runs, sweeps and comparisons, from the runs in tests/data: charts, copies of their data, phones, dark screens.
+
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { promisify } from "node:util";
+
+const DATA = "tests/data/runs";
+const SIDES = ["before", "after"].map((side) => [1, 2, 3].map((round) => `${DATA}/compare/${side}-${round}`));
+const PAGES = {
+  run: ["report", `${DATA}/chat`, "--html"],
+  sweep: ["report", `${DATA}/sweep`, "--html"],
+  comparison: ["compare", "--html", ...SIDES[0], "--", ...SIDES[1]],
+};
+// WCAG 2.2, 1.4.3.
+const MIN_CONTRAST = 4.5;
+const PATIENCE_MS = 10_000;
+
+// The least contrast of a text to what is behind it, by the page's own colours.
+function leastContrast() {
+  const rgb = (color) => color.match(/[\d.]+/g).map(Number);
+  const luminance = ([r, g, b]) => {
+    const linear = [r, g, b].map((part) => part / 255).map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+  };
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const color = rgb(getComputedStyle(at).backgroundColor);
+      if (color.length < 4 || color[3] === 1) return color;
+    }
+    return [255, 255, 255];
+  };
+  const texts = [...document.querySelectorAll("h1, h2, h3, p, dt, dd, th, td, button, summary, figcaption")].filter((element) => element.textContent.trim());
+  const contrast = (element) => {
+    const [light, dark] = [luminance(rgb(getComputedStyle(element).color)), luminance(behind(element))].sort((a, b) => b - a);
+    return (light + 0.05) / (dark + 0.05);
+  };
+  return Math.min(...texts.map(contrast));
+}
+
+function allDrawn() {
+  const figures = [...document.querySelectorAll("figure")];
+  return figures.length >= 4 && figures.every((figure) => {
+    // The others are samples of lines in the legend.
+    const canvas = [...figure.querySelectorAll("canvas")].find((canvas) => canvas.clientWidth > 100);
+    return canvas?.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value > 0);
+  });
+}
+
+// Opens a file as a reader does, without a server; `wrong` gets its faults.
+async function open(browser, file, wrong, { width = 1_200, scheme = "light" } = {}) {
+  const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme: scheme });
+  const page = await context.newPage();
+  page.on("pageerror", (error) => wrong.push(`error: ${error.message}`));
+  page.on("console", (message) => wrong.push(`console: ${message.text()}`));
+  page.on("request", (request) => {
+    if (request.url() !== `file://${file}`) wrong.push(`request to ${request.url()}`);
+  });
+  await page.goto(`file://${file}`);
+  return page;
+}
+
+async function check(browser, file, wrong) {
+  for (const [width, scheme] of [[1_200, "light"], [1_200, "dark"], [390, "dark"]]) {
+    const page = await open(browser, file, wrong, { width, scheme });
+    // A chart draws when the page has its size.
+    await page.waitForFunction(allDrawn, undefined, { polling: 100, timeout: PATIENCE_MS }).catch(() => assert.fail(`an empty chart at ${width} px, ${scheme}`));
+    const overflow = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+    assert.equal(overflow, 0, `horizontal scroll at ${width} px`);
+    const contrast = await page.evaluate(leastContrast);
+    assert.ok(contrast >= MIN_CONTRAST, `contrast ${contrast.toFixed(2)} in ${scheme}`);
+  }
+  const page = await open(browser, file, wrong);
+  await page.context().grantPermissions(["clipboard-read", "clipboard-write"]);
+  const figure = page.locator("figure").first();
+  await figure.locator("button").click();
+  const copied = await page.evaluate(() => navigator.clipboard.readText());
+  const rows = Number((await figure.locator("summary").textContent()).match(/\((\d+) rows?\)/)[1]);
+  assert.equal(copied.trim().split("\n").length, rows + 1, "the copy has a head and every row");
+}
+
+export const checks = Object.fromEntries(
+  Object.entries(PAGES).map(([name, args]) => [
+    `the page of a ${name} draws, fits, contrasts and copies`,
+    async ({ browser, program, wrong }) => {
+      const folder = await mkdtemp(`${tmpdir()}/streamgauge-page-`);
+      try {
+        const { stdout } = await promisify(execFile)(program, args, { maxBuffer: 64 << 20 });
+        await writeFile(`${folder}/page.html`, stdout);
+        await check(browser, `${folder}/page.html`, wrong);
+      } finally {
+        await rm(folder, { recursive: true });
+      }
+    },
+  ]),
+);
