@@ -20,7 +20,9 @@ kinds.lines = (figure) => {
   const x = [Number(dataset.xFrom ?? first), Number(dataset.xTo ?? last)];
   // uPlot takes the ends of the axis from the data: both ends have a row.
   if (x[0] < first) for (const values of [at, ...columns]) values.unshift(values === at ? x[0] : null);
-  if (x[1] > last) for (const values of [at, ...columns]) values.push(values === at ? x[1] : null);
+  // A step holds to the end of the axis.
+  const end = (values) => (dataset.stepped === undefined ? null : values.at(-1));
+  if (x[1] > last) for (const values of [at, ...columns]) values.push(values === at ? x[1] : end(values));
   const before = x[0] < first ? 1 : 0;
   const rows = at.length - before - (x[1] > last ? 1 : 0);
   return {
