@@ -58,6 +58,7 @@ pub(crate) fn only(table: &Table, keep: impl Fn(&str, &Series) -> Option<Series>
 
 /// The series that stay as they are while nothing is asked for: all but those of the process and its connections.
 pub(crate) fn still(table: &Table) -> Table {
-    let moves = |name: &str| name.starts_with("process_") || name == "streamgauge_proxy_upstream_connections";
+    let moving = ["streamgauge_proxy_upstream_connections", "streamgauge_proxy_resource_usage"];
+    let moves = |name: &str| name.starts_with("process_") || moving.contains(&name);
     only(table, |name, series| (!moves(name)).then(|| series.clone()))
 }
