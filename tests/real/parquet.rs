@@ -74,7 +74,7 @@ fn full() -> Value {
         "abort_tokens": 20, "in_flight": 21, "reasoning_tokens": 22,
         "transfer": {"connecting": 23, "head": 24, "first_byte": 25, "sent": 26, "received": 27, "reads": 28},
         "wanted": {"input_tokens": 22, "output_tokens": 23, "think": 24, "abort_tokens": 25, "abort_after": 26},
-        "upstream": "h:1",
+        "upstream": "h:1", "class": {"tier": "gold"},
     })
 }
 
@@ -100,6 +100,7 @@ fn every_field_is_a_column_with_its_value_and_what_is_unknown_is_null() {
     expected.remove("timing_gaps");
     expected.insert("gap_ns".to_owned(), json!(events.iter().map(|event| event.gap().as_nanos()).collect::<Vec<_>>()));
     expected.insert("gap_tokens".to_owned(), json!([1, 0]));
+    expected["class"] = json!("{\"tier\":\"gold\"}");
     expected["prompt_parts"] = json!(serde_json::to_string(&row.prompt.parts).unwrap());
     assert_eq!(read[0], Value::Object(expected.clone()));
     let lists = ["prompt_blocks", "gap_ns", "gap_tokens"];
