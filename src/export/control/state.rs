@@ -21,7 +21,7 @@ use crate::export::registry::catalog::Id;
 use crate::export::registry::drops::Drops;
 use crate::export::registry::gauges::Gauges;
 use crate::export::registry::models::escape_invisible;
-use crate::export::registry::process;
+use crate::export::registry::process::{self, DescriptorUsage};
 use crate::export::registry::snapshot::{PointValue, Snapshot, TimePoint};
 use crate::export::registry::thread_gauges::known_method;
 use crate::export::trace_context::RequestTrace;
@@ -277,9 +277,10 @@ impl ControlState {
             .map(|model| (model.clone(), open.remove(model).unwrap_or_default()))
             .collect();
         drop(state);
-        self.gauges.observe(&mut snapshot, scheme, self.started.unix, &models);
+        let descriptors = DescriptorUsage::now();
+        self.gauges.observe(&mut snapshot, scheme, self.started.unix, &models, descriptors);
         self.drops.observe(&mut snapshot, self.started.unix);
-        process::observe(&mut snapshot, env!("CARGO_PKG_VERSION"), self.started.unix);
+        process::observe(&mut snapshot, env!("CARGO_PKG_VERSION"), self.started.unix, descriptors);
         snapshot
     }
 

@@ -8,6 +8,7 @@ use ahash::AHashMap;
 
 use super::capture_metrics;
 use super::catalog::Id;
+use super::process::DescriptorUsage;
 use super::proxy_status::ProxyStatus;
 use super::snapshot::{PointValue, Snapshot};
 use super::thread_gauges::{METHODS, OpenCounts, ThreadGauges};
@@ -160,6 +161,7 @@ impl Gauges {
         scheme: &'static str,
         created: u64,
         models: &BTreeMap<Box<str>, OpenStreams>,
+        descriptors: Option<DescriptorUsage>,
     ) {
         let (mut waiting, mut streaming) = self.streams();
         for (model, streams) in models {
@@ -200,7 +202,7 @@ impl Gauges {
         for (state, level) in [("idle", idle), ("active", busy)] {
             snapshot.observe(Id::UpstreamConnections, [state.into()], created, PointValue::Gauge(level));
         }
-        self.status.observe(snapshot, created, self.active_requests(), idle + busy);
+        self.status.observe(snapshot, created, (self.active_requests(), idle + busy), descriptors);
         if let Some(counts) = self.capture.get() {
             capture_metrics::observe(counts, snapshot, created);
         }
@@ -264,7 +266,7 @@ mod tests {
         assert_eq!(gauges.upstream(), UpstreamHealth::Unknown);
         let exported = || {
             let mut snapshot = Snapshot { unix: 0, families: Vec::new() };
-            gauges.observe(&mut snapshot, "http", 0, &BTreeMap::new());
+            gauges.observe(&mut snapshot, "http", 0, &BTreeMap::new(), None);
             snapshot.points(Id::UpstreamUp).first().map(|point| format!("{:?}", point.data))
         };
         assert_eq!(exported(), None, "neither up nor down");
@@ -287,7 +289,7 @@ mod tests {
         stream.set_stream_phase(false);
         let _connection = levels.connection();
         let mut snapshot = Snapshot { unix: 0, families: Vec::new() };
-        gauges.observe(&mut snapshot, "http", 0, &BTreeMap::new());
+        gauges.observe(&mut snapshot, "http", 0, &BTreeMap::new(), None);
         let levels: Vec<_> = [Id::HttpActive, Id::ActiveStreams, Id::UpstreamConnections]
             .iter()
             .flat_map(|id| snapshot.points(*id))

@@ -9,7 +9,12 @@ use super::catalog::Id;
 use super::snapshot::{PointValue, Snapshot};
 
 /// Adds the process metrics to a snapshot. Unreadable ones (a container without `/proc`) are omitted.
-pub(in crate::export) fn observe(snapshot: &mut Snapshot, version: &str, started: u64) {
+pub(in crate::export) fn observe(
+    snapshot: &mut Snapshot,
+    version: &str,
+    started: u64,
+    descriptors: Option<DescriptorUsage>,
+) {
     snapshot.observe(Id::BuildInfo, [version.into()], started, PointValue::Gauge(1));
     if let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) {
         let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
@@ -18,18 +23,27 @@ pub(in crate::export) fn observe(snapshot: &mut Snapshot, version: &str, started
     if let Some(bytes) = resident_bytes() {
         snapshot.observe(Id::ProcessMemory, [], started, PointValue::Gauge(bytes));
     }
-    if let Some((open, _)) = descriptors() {
+    if let Some(DescriptorUsage { open, .. }) = descriptors {
         snapshot.observe(Id::ProcessFiles, [], started, PointValue::Gauge(open));
     }
     snapshot.observe(Id::ProcessStart, [], started, PointValue::Number(started as f64 / 1e9));
 }
 
-/// The open file descriptors and their limit.
-pub(super) fn descriptors() -> Option<(i64, i64)> {
-    // One entry is the handle of this listing itself.
-    let open = fs::read_dir("/proc/self/fd").ok()?.count() as i64 - 1;
-    let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
-    Some((open, i64::try_from(limit).unwrap_or(i64::MAX)))
+/// The open file descriptors and their limit. Counting costs a system call for each, so a snapshot counts once.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::export) struct DescriptorUsage {
+    pub(super) open: i64,
+    pub(super) limit: i64,
+}
+
+impl DescriptorUsage {
+    /// Counts now; `None` without `/proc`.
+    pub(in crate::export) fn now() -> Option<Self> {
+        // One entry is the handle of this listing itself.
+        let open = fs::read_dir("/proc/self/fd").ok()?.count() as i64 - 1;
+        let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
+        Some(Self { open, limit: i64::try_from(limit).unwrap_or(i64::MAX) })
+    }
 }
 
 fn resident_bytes() -> Option<i64> {
@@ -45,7 +59,7 @@ mod tests {
     #[test]
     fn a_living_process_has_memory_time_and_files() {
         let mut snapshot = Snapshot { unix: 0, families: Vec::new() };
-        observe(&mut snapshot, "1.2.3", 5_500_000_000);
+        observe(&mut snapshot, "1.2.3", 5_500_000_000, DescriptorUsage::now());
         let data = |id| format!("{:?}", snapshot.points(id)[0].data);
         assert_eq!((data(Id::BuildInfo), data(Id::ProcessStart)), ("Gauge(1)".into(), "Number(5.5)".into()));
         let PointValue::Gauge(bytes) = snapshot.points(Id::ProcessMemory)[0].data else { panic!() };

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::catalog::Id;
-use super::process;
+use super::process::DescriptorUsage;
 use super::snapshot::{PointValue, Snapshot};
 
 /// What a proxy can run out of.
@@ -76,13 +76,19 @@ impl ProxyStatus {
     }
 
     /// Adds the exported gauges to a snapshot. `streams` and `upstream_connections` are the open ones.
-    pub(super) fn observe(&self, snapshot: &mut Snapshot, created: u64, streams: i64, upstream_connections: i64) {
+    pub(super) fn observe(
+        &self,
+        snapshot: &mut Snapshot,
+        created: u64,
+        (streams, upstream_connections): (i64, i64),
+        descriptors: Option<DescriptorUsage>,
+    ) {
         let clients: usize = lock(&self.client_connections).iter().map(|counter| counter.load(Relaxed)).sum();
         let usage = [streams, clients as i64, upstream_connections];
         let limits = self.limits.each_ref().map(|limit| limit.load(Relaxed));
         let of_proxy = RESOURCES.into_iter().zip(usage).zip(limits).filter(|(_, limit)| *limit > 0);
         let of_proxy = of_proxy.map(|((resource, usage), limit)| (resource, usage, limit as i64));
-        let of_process = process::descriptors().map(|(open, limit)| ("file_descriptors", open, limit));
+        let of_process = descriptors.map(|DescriptorUsage { open, limit }| ("file_descriptors", open, limit));
         for (resource, usage, limit) in of_proxy.chain(of_process) {
             snapshot.observe(Id::ResourceUsage, [resource.into()], created, PointValue::Gauge(usage));
             snapshot.observe(Id::ResourceLimit, [resource.into()], created, PointValue::Gauge(limit));
@@ -108,7 +114,7 @@ mod tests {
 
     fn exported(status: &ProxyStatus, id: Id) -> Vec<(String, String)> {
         let mut snapshot = Snapshot { unix: 0, families: Vec::new() };
-        status.observe(&mut snapshot, 0, 7, 3);
+        status.observe(&mut snapshot, 0, (7, 3), DescriptorUsage::now());
         let points = snapshot.points(id).iter();
         points.map(|point| (format!("{:?}", point.labels[0].value), format!("{:?}", point.data))).collect()
     }
