@@ -5,10 +5,11 @@
 //! 1,024 names, a row contains [`OTHER_MODEL`]. Rows already written do not change. If the name is a path, only its
 //! last segment is written.
 
+use crate::measure::request_class::OTHER;
 use ahash::AHashMap;
 
 /// Written instead of a name that is not published.
-pub const OTHER_MODEL: &str = "_other";
+pub const OTHER_MODEL: &str = OTHER;
 /// Distinct names that are tracked.
 const MAX_MODEL_NAMES: usize = 1_024;
 

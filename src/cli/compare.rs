@@ -12,7 +12,7 @@ use super::verb_help::VerbHelp;
 use crate::measure::slo::{Slo, Slos};
 use crate::report::accumulate::AccumulatorSettings;
 use crate::report::compare::history::{self, HistoryRun, RunHistory};
-use crate::report::compare::levels::{LevelComparisons, LevelSides};
+use crate::report::compare::level_comparison::{LevelComparisons, LevelSides};
 use crate::report::compare::{ChangeCondition, ComparedRun, Comparison, ComparisonSettings, html, markdown, text};
 use crate::report::filter::RequestFilter;
 use crate::report::group_by::GroupBy;

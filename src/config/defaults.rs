@@ -85,5 +85,3 @@ pub(super) const CAPTURE_ROUND_BOUNDS: RangeInclusive<Gap> = Gap::ZERO..=Gap::fr
 pub(super) const CAPTURE_KEEP_AGE_BOUNDS: RangeInclusive<Gap> =
     Gap::from_millis(60_000)..=Gap::from_millis(87_600 * 3_600_000);
 const MAX_TIMEOUT: Gap = Gap::from_millis(24 * 3_600_000);
-/// Longest `provider`, in characters: the semantic conventions' own names have fewer than 30.
-pub(super) const MAX_PROVIDER_CHARS: usize = 64;

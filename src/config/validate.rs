@@ -20,7 +20,7 @@ use super::proxy::{
 use super::raw_settings::SETTINGS;
 use super::upstream::{ServerAddress, is_host};
 use crate::measure::dialect::{Route, Routes};
-use crate::measure::request_class::{RequestClass, RequestClasses};
+use crate::measure::request_class::{RequestClass, RequestClasses, is_plain_name};
 use crate::measure::slo::{Slo, Slos};
 use crate::measure::time::Gap;
 
@@ -312,25 +312,17 @@ impl SettingsReader<'_> {
 
     fn session(&mut self) -> Option<SessionKey> {
         let expected = "expected header:NAME, body:FIELD (as in body:metadata.user_id) or inferred";
-        let is_name = |name: &str| {
-            let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-            (1..=defaults::MAX_PROVIDER_CHARS).contains(&name.len()) && name.bytes().all(fits)
-        };
         self.value("capture_session", expected, |text| match text.split_once(':') {
-            Some(("header", name)) if is_name(name) => Some(SessionKey::Header(name.to_ascii_lowercase())),
-            Some(("body", path)) if is_name(path) => Some(SessionKey::Body(path.to_owned())),
+            Some(("header", name)) if is_plain_name(name) => Some(SessionKey::Header(name.to_ascii_lowercase())),
+            Some(("body", path)) if is_plain_name(path) => Some(SessionKey::Body(path.to_owned())),
             None if text == defaults::INFERRED => Some(SessionKey::Inferred),
             _ => None,
         })
     }
 
     fn provider(&mut self) -> Option<String> {
-        let is_name = |text: &str| {
-            (1..=defaults::MAX_PROVIDER_CHARS).contains(&text.len())
-                && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'))
-        };
         let expected = "expected a name of letters, digits, `.`, `-` and `_` (64 at most), as in vllm";
-        self.value("provider", expected, |text| is_name(text).then(|| text.to_owned()))
+        self.value("provider", expected, |text| is_plain_name(text).then(|| text.to_owned()))
     }
 }
 

@@ -11,6 +11,11 @@ pub fn utc(unix_ns: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{seconds:02}Z")
 }
 
+/// The hour of nanoseconds since 1970 in UTC: `2026-11-24T07Z`.
+pub fn utc_hour(unix_ns: u64) -> String {
+    utc(unix_ns)[..13].to_owned() + "Z"
+}
+
 /// Days from 1970-01-01 to a Gregorian date (years counted from March, in eras of 400 years).
 pub const fn days_from_date(year: u64, month: u64, day: u64) -> u64 {
     let year = if month <= 2 { year - 1 } else { year };

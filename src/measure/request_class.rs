@@ -117,16 +117,12 @@ impl FromStr for ClassSource {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let is_token = |name: &str| {
-            let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-            (1..=MAX_VALUE_BYTES).contains(&name.len()) && name.bytes().all(fits)
-        };
         match text.split_once(':') {
-            Some(("header", names)) if names.split(',').all(is_token) => {
+            Some(("header", names)) if names.split(',').all(is_plain_name) => {
                 Ok(Self::Header(names.split(',').map(str::to_ascii_lowercase).collect()))
             }
-            Some(("body", path)) if is_token(path) => Ok(Self::Body(path.to_owned())),
-            Some(("baggage", member)) if is_token(member) => Ok(Self::Baggage(member.to_owned())),
+            Some(("body", path)) if is_plain_name(path) => Ok(Self::Body(path.to_owned())),
+            Some(("baggage", member)) if is_plain_name(member) => Ok(Self::Baggage(member.to_owned())),
             Some(("key", "sha")) => Ok(Self::KeyDigest),
             _ => Err(
                 "expected header:NAME, body:FIELD (as in body:metadata.tier), baggage:MEMBER or key:sha, the digest \
@@ -252,6 +248,12 @@ impl RequestClass {
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
+}
+
+/// Whether a text is the name of a header field, a body field or a provider: up to 64 letters, digits, `-`, `_` and `.`.
+pub fn is_plain_name(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    (1..=MAX_VALUE_BYTES).contains(&text.len()) && text.bytes().all(fits)
 }
 
 fn api_key<'h>(header: &impl Fn(&str) -> Option<&'h [u8]>) -> Option<&'h [u8]> {

@@ -12,6 +12,12 @@ use nix::sys::resource::{Resource, getrlimit};
 const RESERVED_ADMIN_DESCRIPTORS: usize = 64;
 /// Reserved for exporters, capture files, configuration, and name resolution.
 const RESERVED_INTERNAL_DESCRIPTORS: usize = 16;
+/// Open before the first connection: standard streams, listeners and runtimes.
+const USUAL_OPEN_DESCRIPTORS: usize = 32;
+
+/// Descriptors that connections cannot use.
+pub const USUAL_RESERVED_DESCRIPTORS: usize =
+    RESERVED_ADMIN_DESCRIPTORS + RESERVED_INTERNAL_DESCRIPTORS + USUAL_OPEN_DESCRIPTORS;
 
 /// Connection limits by kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,9 +32,9 @@ impl ConnectionLimits {
     /// Limits from the descriptors that are free now.
     pub(super) fn for_process() -> Self {
         let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
-        // Without /proc: standard streams, listeners and runtimes use about 32. One entry of the list is the handle
-        // that reads it.
-        let open = fs::read_dir("/proc/self/fd").map_or(32, |entries| entries.count().saturating_sub(1));
+        // One entry of the list is the handle that reads it.
+        let open =
+            fs::read_dir("/proc/self/fd").map_or(USUAL_OPEN_DESCRIPTORS, |entries| entries.count().saturating_sub(1));
         Self::from_free(usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(open))
     }
 

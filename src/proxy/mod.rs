@@ -35,6 +35,7 @@ mod worker_context;
 mod worker_handle;
 mod worker_shared;
 
+pub use descriptors::USUAL_RESERVED_DESCRIPTORS;
 pub use reload::{RELOAD_CHECK_INTERVAL, upstream_tls};
 pub use server::{Proxy, StartError};
 

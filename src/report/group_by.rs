@@ -1,7 +1,7 @@
 //! Keys that requests can be grouped by.
 
 use super::request_view::RequestView;
-use crate::measure::calendar::utc;
+use crate::measure::calendar::utc_hour;
 
 /// Key that requests can be grouped by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl GroupBy {
             Self::Server => request.upstream.clone(),
             Self::IslBucket => request.input.map(bucket),
             Self::OslBucket => request.tokens.map(|count| bucket(count.tokens)),
-            Self::Hour => zero_unix_ns.map(|zero| hour(zero.saturating_add(request.started().as_nanos()))),
+            Self::Hour => zero_unix_ns.map(|zero| utc_hour(zero.saturating_add(request.started().as_nanos()))),
             Self::Turn => request.session.as_ref().map(|(_, turn)| turn_bucket(*turn)),
             Self::Class => (!request.classes.is_empty()).then(|| request.classes.to_string()),
         };
@@ -81,11 +81,6 @@ impl GroupBy {
 fn bucket(tokens: u64) -> String {
     let low = if tokens == 0 { 0 } else { 1_u64 << tokens.ilog2() };
     format!("{low:06}-{:06}", (low * 2).saturating_sub(1).max(low))
-}
-
-/// `2026-11-24T07Z`.
-fn hour(unix_ns: u64) -> String {
-    utc(unix_ns)[..13].to_owned() + "Z"
 }
 
 fn turn_bucket(turn: u32) -> String {
@@ -117,6 +112,6 @@ mod tests {
     fn buckets_are_powers_of_two_and_hours_are_of_utc() {
         assert_eq!([0, 1, 2, 700].map(bucket), ["000000-000000", "000001-000001", "000002-000003", "000512-001023"]);
         assert_eq!([0, 3, 4, 9].map(turn_bucket), ["0", "3", "4-7", "8-15"]);
-        assert_eq!(hour(1_795_504_655_267_820_721), "2026-11-24T07Z");
+        assert_eq!(utc_hour(1_795_504_655_267_820_721), "2026-11-24T07Z");
     }
 }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::saturation::LoadSample;
+use crate::stats::time_slices::equal_part;
 
 const LOAD_CURVE_POINTS: usize = 60;
 
@@ -27,9 +28,7 @@ impl InFlightStats {
         let (first, last, max) = (times().min()?, times().max()?, open().max()?);
         let mut parts = [(0_u64, 0_u64); LOAD_CURVE_POINTS];
         for (sent, open) in samples.iter().zip(open()) {
-            let place =
-                u128::from(sent.at.as_nanos() - first) * LOAD_CURVE_POINTS as u128 / (u128::from(last - first) + 1);
-            let (sum, of) = &mut parts[place as usize];
+            let (sum, of) = &mut parts[equal_part(sent.at.as_nanos(), (first, last), LOAD_CURVE_POINTS)];
             (*sum, *of) = (*sum + u64::from(open), *of + 1);
         }
         let sum: u64 = parts.iter().map(|(sum, _)| sum).sum();

@@ -4,6 +4,7 @@
 use super::request_point::RequestPoint;
 use super::request_view::RequestView;
 use crate::stats::hash::{combine, mix};
+use crate::trace_file::blocks::hash_text;
 
 /// Maximum number of requests.
 pub const MAX_LANE_REQUESTS: usize = 5_000;
@@ -29,9 +30,8 @@ pub struct LaneSample {
 impl LaneSample {
     /// Adds a request.
     pub(super) fn add(&mut self, request: &RequestView, point: RequestPoint) {
-        let hash = |text: &str| text.bytes().fold(1, |hash, byte| combine(hash, u64::from(byte)));
         let session = match &request.session {
-            Some((session, _)) => hash(session),
+            Some((session, _)) => hash_text(session),
             None => combine(mix(point.started), point.isl().unwrap_or(0)),
         };
         if !self.keeps(session) {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::ascii_plot::{format_value, with_thousands};
+use super::ascii_plot::{format_percent, format_value, with_thousands};
 use super::metric::MetricUnit;
 use crate::measure::time::Stamp;
 use crate::trace_file::server_metrics::{MetricKind, Scrape, SeriesAggregation, ServerMetric};
@@ -263,7 +263,7 @@ pub(super) fn aggregate_value(servers: &[ServerSummary], figure: ServerMetric) -
 
 fn format_figure(value: f64, unit: &str) -> String {
     match unit {
-        "1" => format!("{:.1} %", value * 100.0),
+        "1" => format_percent(value),
         "bytes" => format!("{:.1} GiB", value / f64::from(1 << 30)),
         "W" => format!("{value:.0} W"),
         _ if value.fract() == 0.0 && (0.0..1e15).contains(&value) => with_thousands(value as u64),

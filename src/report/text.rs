@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::accumulate::INVALID_STATUSES;
-use super::ascii_plot::{bar, columns, format_value, replace_unprintable, with_thousands};
+use super::ascii_plot::{bar, columns, format_percent, format_value, replace_unprintable, with_thousands};
 use super::condition::ConditionResult;
 use super::diagnosis::DiagnosisVerdict;
 use super::distribution::{MetricDistribution, percentile_name};
@@ -196,13 +196,13 @@ pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
     }
     lines.push(("tokens", tokens(whole)));
     for goodput in &whole.goodput {
-        let share = goodput.share.map_or("-".to_owned(), |share| format!("{:.1} % of all", share * 100.0));
+        let share = goodput.share.map_or("-".to_owned(), |share| format_percent(share) + " of all");
         let interval = goodput.share_interval.map_or(String::new(), |Interval { low, high }| {
             format!(", 95 % interval {:.1}–{:.1} %", low * 100.0, high * 100.0)
         });
         let of_successes = goodput.share_of_successes.filter(|_| goodput.successes < goodput.counted);
         let of_successes = of_successes.map_or(String::new(), |share| {
-            format!("; {:.1} % of {} successes", share * 100.0, with_thousands(goodput.successes))
+            format!("; {} of {} successes", format_percent(share), with_thousands(goodput.successes))
         });
         lines.push((
             "goodput",
@@ -420,8 +420,7 @@ pub(super) fn breakdown_table(report: &Report, which: BreakdownKind) -> Option<V
             row.extend(columns.iter().map(|column| {
                 percentile_of(summary, *column).map_or_else(dash, |of| format_value(of, column.0.unit()))
             }));
-            let share = |share: f64| format!("{:.1} %", share * 100.0);
-            row.extend(summary.goodput.iter().map(|goodput| goodput.share.map_or_else(dash, share)));
+            row.extend(summary.goodput.iter().map(|goodput| goodput.share.map_or_else(dash, format_percent)));
             row.extend(figures.iter().map(|figure| aggregate(servers, *figure).unwrap_or_else(dash)));
             row
         };

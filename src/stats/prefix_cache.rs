@@ -127,7 +127,7 @@ impl PrefixReuse {
 
     /// Reduces the limit to a quarter of the blocks, for two traces that are read side by side.
     pub fn for_comparison(mut self) -> Self {
-        self.endless.most = MAX_IDS / 4;
+        self.endless = UnboundedCache::with_limit(MAX_IDS / 4);
         self
     }
 

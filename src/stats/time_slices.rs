@@ -9,6 +9,11 @@ pub(super) const BLOCKS: usize = 12;
 /// Most slices of a run: 20 for each block, so that blocks can begin at many places.
 pub(super) const MAX_SLICES: usize = 20 * BLOCKS;
 
+/// Which of `parts` equal parts of the span from `first` to `last`, both included, has `at`.
+pub fn equal_part(at: u64, (first, last): (u64, u64), parts: usize) -> usize {
+    (u128::from(at - first) * parts as u128 / (u128::from(last - first) + 1)) as usize
+}
+
 /// Number of slices that `parts` values or finer slices allow: a multiple of [`BLOCKS`], 0 if there are too few.
 pub(super) fn slice_count(parts: usize) -> usize {
     (parts / BLOCKS * BLOCKS).min(MAX_SLICES)

@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::finding::Finding;
+use crate::proxy::USUAL_RESERVED_DESCRIPTORS;
 
-/// File descriptors that the proxy needs beside its streams: admin port, exporters, capture, runtimes.
-const RESERVED_DESCRIPTORS: u64 = 112;
 /// Bit of `CAP_SYS_NICE` in `CapEff`.
 const CAP_SYS_NICE: u64 = 1 << 23;
 
@@ -28,12 +27,13 @@ pub(super) fn findings(max_streams: Option<usize>) -> Vec<Finding> {
 /// A stream takes two descriptors. The program raises the soft limit to the hard one.
 fn descriptors(hard: u64, max_streams: Option<usize>) -> Finding {
     const CHECK: &str = "descriptors";
-    let streams = hard.saturating_sub(RESERVED_DESCRIPTORS) / 2;
+    let reserved = USUAL_RESERVED_DESCRIPTORS as u64;
+    let streams = hard.saturating_sub(reserved) / 2;
     let evidence = format!("the limit on open files is {hard}, enough for {streams} streams");
     match max_streams.map(|streams| streams as u64).filter(|max| *max > streams) {
         None => Finding::ok(CHECK, evidence),
         Some(max) => {
-            let needed = max.saturating_mul(2).saturating_add(RESERVED_DESCRIPTORS);
+            let needed = max.saturating_mul(2).saturating_add(reserved);
             let remedy = format!(
                 "raise the limit to {needed} (LimitNOFILE of a unit, `ulimit -Hn`, --ulimit nofile of a container), or \
                  lower max_streams"

@@ -2,7 +2,7 @@
 
 use super::notes;
 use crate::measure::time::Gap;
-use crate::report::ascii_plot::{bar, columns, table_cell, with_thousands};
+use crate::report::ascii_plot::{bar, columns, format_percent, table_cell, with_thousands};
 use crate::report::text::aligned;
 use crate::trace::info::{LengthSummary, PrefixCacheStats, TraceInfo, TraceWindow};
 use crate::trace_file::row::TraceHeader;
@@ -163,7 +163,7 @@ fn windows(info: &TraceInfo) -> String {
     let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.0}"));
     let row = |of: &TraceWindow| {
         let hits = of.hit_rate.filter(|_| !info.reuse.is_empty());
-        let hits = hits.map_or("-".to_owned(), |share| format!("{:.1} %", share * 100.0));
+        let hits = hits.map_or("-".to_owned(), format_percent);
         let rate = format!("{:.3}", of.rate);
         vec![
             span(of.from_s as f64),

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{ValueEnum, ValueHint};
+use clap::ValueHint;
+use clap::builder::PossibleValuesParser;
 
 use super::flags::{self, FormatName, TraceReadArgs};
 use super::notes;
@@ -12,7 +13,7 @@ use crate::report::ascii_plot::format_percent;
 use crate::trace::Trace;
 use crate::trace::info::{self, MAX_CACHE_BLOCKS};
 use crate::trace::merge::{self, ClockAlignment};
-use crate::trace::reuse::{self, ReuseReport, ReuseSums};
+use crate::trace::reuse::{self, GROUP_KEYS, ReuseReport, ReuseSums};
 
 /// Find where prefix-cache hits are lost: by routing, to the caches' capacity, or otherwise
 ///
@@ -33,8 +34,8 @@ pub(super) struct Args {
     cache_tokens: Option<u64>,
 
     /// Also group requests by these keys
-    #[arg(long, value_name = "KEY", value_delimiter = ',')]
-    by: Vec<GroupKey>,
+    #[arg(long, value_name = "KEY", value_delimiter = ',', value_parser = PossibleValuesParser::new(GROUP_KEYS))]
+    by: Vec<String>,
 
     /// Format of the captures [default: detected]
     #[arg(long, value_name = "FORMAT")]
@@ -46,25 +47,6 @@ pub(super) struct Args {
     /// Print one JSON object with all groups instead of text
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum GroupKey {
-    Model,
-    Class,
-    Hour,
-    Pod,
-}
-
-impl GroupKey {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Model => "model",
-            Self::Class => "class",
-            Self::Hour => "hour",
-            Self::Pod => "pod",
-        }
-    }
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -111,7 +93,7 @@ fn with_pod_names(trace: Trace, capture: String) -> Trace {
     Trace { entries: Box::new(named), ..trace }
 }
 
-fn render(report: &ReuseReport, by: &[GroupKey]) -> String {
+fn render(report: &ReuseReport, by: &[String]) -> String {
     let caches = match report.cache_blocks {
         Some(blocks) => format!(", with a cache of {blocks} blocks of {} tokens each", report.block_tokens),
         None => String::new(),
@@ -134,8 +116,8 @@ fn render(report: &ReuseReport, by: &[GroupKey]) -> String {
     ]);
     table.add_row(row("all", &report.all));
     for key in by {
-        for (value, sums) in report.by.get(key.name()).into_iter().flatten() {
-            table.add_row(row(&format!("{} {value}", key.name()), sums));
+        for (value, sums) in report.by.get(key.as_str()).into_iter().flatten() {
+            table.add_row(row(&format!("{key} {value}"), sums));
         }
     }
     text += &render_table(&table);

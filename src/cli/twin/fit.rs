@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::cli::terminal::{eprint_line, print, render_table, right_aligned_table, usage_error};
 use crate::measure::time::Gap;
+use crate::report::ascii_plot::format_percent;
 use crate::trace_file::reader::{RECORDS_FILE, RUN_FILE, TraceReader};
 use crate::trace_file::row::{BlockScheme, TraceEntry};
 use crate::twin::fit::observation::TrafficGroups;
@@ -173,7 +174,7 @@ fn render(fit: &EngineFit) -> String {
     let mut table = right_aligned_table(&["held-out rows", "measured", "predicted", "error"]);
     for error in &fit.engine.held_out {
         let show = |value: f64| match error.figure.as_str() {
-            "goodput" => format!("{:.1} %", value * 100.0),
+            "goodput" => format_percent(value),
             _ => Gap::from_nanos((value * 1e9).round() as u64).to_string(),
         };
         let relative = format!("{:+.1} %", error.relative() * 100.0);

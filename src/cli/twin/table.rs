@@ -7,6 +7,7 @@ use crate::cli::terminal::{render_table, right_aligned_table};
 use crate::measure::histogram::Histogram;
 use crate::measure::slo::Slo;
 use crate::measure::time::Gap;
+use crate::report::ascii_plot::format_percent;
 use crate::twin::model::TwinModel;
 
 /// First line of every result.
@@ -37,7 +38,7 @@ pub(super) fn text(model: &TwinModel, slos: &[Slo], results: &[VariantResult]) -
         }
         row.extend(figures.good.iter().map(|(good, of)| match of {
             0 => "-".to_owned(),
-            of => format!("{:.1} %", 100.0 * *good as f64 / *of as f64),
+            of => format_percent(*good as f64 / *of as f64),
         }));
         table.add_row(row);
     }
@@ -61,7 +62,7 @@ fn held_out(model: &TwinModel) -> String {
     if worst.is_empty() {
         return "Its error is unknown: the twin has no held-out rows.".to_owned();
     }
-    let shown = worst.iter().map(|(figure, error)| format!("{figure} {:.1} %", error * 100.0));
+    let shown = worst.iter().map(|(figure, error)| format!("{figure} {}", format_percent(*error)));
     format!("Error on held-out rows: {}.", shown.collect::<Vec<_>>().join(", "))
 }
 

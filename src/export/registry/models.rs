@@ -15,9 +15,10 @@ use ahash::AHashMap;
 
 use super::interner::{Interner, LabelValue, Symbol};
 use crate::capture::model_names::shorten;
+use crate::measure::request_class::OTHER;
 
 /// Name that collects all models that were not admitted.
-pub(in crate::export) const OVERFLOW_MODEL: &str = "_other";
+pub(in crate::export) const OVERFLOW_MODEL: &str = OTHER;
 
 /// Set of admitted names.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ mod group_change;
 pub mod history;
 pub mod html;
 mod json;
-pub mod levels;
+pub mod level_comparison;
 pub mod markdown;
 mod same_experiment;
 pub mod text;

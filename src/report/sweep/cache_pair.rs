@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::file::CacheState;
 use super::level_summary::LevelSummary;
-use crate::report::ascii_plot::format_value;
+use crate::report::ascii_plot::{format_percent, format_value};
 use crate::report::metric::{MetricUnit, ReportMetric};
 
 const TIMES: [(ReportMetric, f64); 4] = [
@@ -80,7 +80,7 @@ impl CachePair {
     /// The table. The first row is the header.
     pub(super) fn table(&self) -> Vec<Vec<String>> {
         let value = |figure: &CacheFigure, value: f64| match figure.unit {
-            "1" => format!("{:.1} %", value * 100.0),
+            "1" => format_percent(value),
             "requests" => format!("{value:.0}"),
             _ => format_value(value, MetricUnit::Time),
         };

@@ -62,7 +62,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::accumulate::AccumulatorSettings;
-use super::compare::levels::{LevelComparisons, LevelSides};
+use super::compare::level_comparison::{LevelComparisons, LevelSides};
 use super::compare::{ComparisonSettings, DEFAULT_MARGIN};
 use super::warnings::{self, ReportWarning, WarningText};
 use super::{PERCENTILES, RequestSummary};

@@ -204,7 +204,7 @@ pub(super) fn table(sweep: &Sweep) -> Vec<Vec<String>> {
         row.extend(server_columns.iter().map(|(_, of)| of(point).map_or_else(dash, format_percent)));
         let share = |slo: &&str| {
             let of = point.summary.goodput.iter().find(|of| of.slo == **slo)?;
-            Some(format!("{:.1} %", of.share? * 100.0))
+            of.share.map(format_percent)
         };
         row.extend(slos.iter().map(|slo| share(slo).unwrap_or_else(dash)));
         row.extend(sweep.goals.as_ref().map(|_| slo_cell(point)));

@@ -8,6 +8,7 @@ use super::super::request_point::RequestPoint;
 use crate::stats::bootstrap::BlockBootstrap;
 use crate::stats::interval::Interval;
 use crate::stats::regression::fit_line;
+use crate::stats::time_slices::equal_part;
 
 /// Slices of equal length; a line has an interval from 40 on.
 const SLICES: usize = 60;
@@ -37,8 +38,7 @@ impl LoadEffect {
         }
         let mut slices = [(0.0, 0.0, 0.0); SLICES];
         for point in points {
-            let place = u128::from(point.started - first) * SLICES as u128 / (u128::from(last - first) + 1);
-            let (requests, sum, known) = &mut slices[place as usize];
+            let (requests, sum, known) = &mut slices[equal_part(point.started, (first, last), SLICES)];
             *requests += 1.0;
             if let Some(value) = point.value(ttft) {
                 (*sum, *known) = (*sum + value as f64 / 1e6, *known + 1.0);

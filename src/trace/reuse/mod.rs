@@ -29,16 +29,19 @@ use super::Trace;
 use super::blocks::{block_tokens, chained_ids, hash_text};
 use super::error::{Error, TraceProblem};
 use super::session_table::SessionTable;
-use crate::measure::calendar::utc;
+use crate::measure::calendar::utc_hour;
+use crate::measure::request_class::OTHER;
 use crate::stats::hash::combine;
 use crate::stats::prefix_cache::UnboundedCache;
 use crate::trace_file::row::{BlockScheme, BlockUnit, TraceEntry};
 
 /// Pod of rows without an upstream.
 const UNKNOWN_POD: &str = "unknown";
-/// Maximum groups per key; further ones share [`OTHER_GROUP`].
+/// Maximum groups per key; further ones share [`OTHER`].
 const MAX_GROUPS: usize = 1_000;
-const OTHER_GROUP: &str = "_other";
+
+/// Keys of [`ReuseReport::by`].
+pub const GROUP_KEYS: [&str; 4] = ["model", "class", "hour", "pod"];
 
 /// Where the reuse of a trace was lost.
 #[derive(Clone, Debug, Serialize)]
@@ -106,7 +109,8 @@ pub fn reuse(trace: Trace, name: &str, cache_blocks: Option<usize>) -> Result<Re
 struct ReuseCollector {
     blocks: BlockScheme,
     cache_blocks: Option<usize>,
-    models: Vec<Option<String>>,
+    /// Model of the first row, whose prompts keep their ids.
+    first_model: Option<Option<String>>,
     offered: UnboundedCache,
     pods: PodCaches,
     sticky: StickyRouting,
@@ -121,7 +125,7 @@ impl ReuseCollector {
         Self {
             blocks,
             cache_blocks,
-            models: Vec::new(),
+            first_model: None,
             offered: UnboundedCache::default(),
             pods: PodCaches::new(cache_blocks),
             sticky: StickyRouting::new(cache_blocks, &trace.losses),
@@ -154,31 +158,23 @@ impl ReuseCollector {
         sums.sticky_session_tokens = sticky.map(|sticky| tokens.tokens(sticky.by_session));
         sums.sticky_prefix_tokens = sticky.map(|sticky| tokens.tokens(sticky.by_prefix));
         self.follow_session(entry, pod);
-        let hour = started.map(|started| utc(started.saturating_add(entry.at))[..13].to_owned() + "Z");
+        let hour = started.map(|started| utc_hour(started.saturating_add(entry.at)));
         let class = (!entry.class.is_empty()).then(|| entry.class.to_string());
-        for (key, value) in
-            [("model", entry.model.clone()), ("class", class), ("hour", hour), ("pod", Some(name.to_owned()))]
-        {
+        for (key, value) in GROUP_KEYS.into_iter().zip([entry.model.clone(), class, hour, Some(name.to_owned())]) {
             if let Some(value) = value {
                 let groups = self.by.entry(key).or_default();
                 let full = groups.len() >= MAX_GROUPS && !groups.contains_key(&value);
-                *groups.entry(if full { OTHER_GROUP.to_owned() } else { value }).or_default() += sums;
+                *groups.entry(if full { OTHER.to_owned() } else { value }).or_default() += sums;
             }
         }
         self.all += sums;
         Ok(())
     }
 
+    /// 0 for the first model, which keeps its ids, else a hash of the name.
     fn model(&mut self, model: Option<&str>) -> u64 {
-        let known = self.models.iter().position(|known| known.as_deref() == model);
-        let at = known.unwrap_or_else(|| {
-            // Further models are told apart by their names.
-            if self.models.len() < MAX_GROUPS {
-                self.models.push(model.map(str::to_owned));
-            }
-            self.models.len() - 1
-        });
-        if at == 0 { 0 } else { hash_text(model.unwrap_or_default()) | 1 }
+        let first = self.first_model.get_or_insert_with(|| model.map(str::to_owned));
+        if first.as_deref() == model { 0 } else { hash_text(model.unwrap_or_default()) | 1 }
     }
 
     fn follow_session(&mut self, entry: &TraceEntry, pod: usize) {
