@@ -21,6 +21,7 @@ mod proxy;
 mod replay;
 mod report;
 pub mod runner;
+mod schema;
 mod service_manager;
 mod signals;
 mod sim;
@@ -76,6 +77,7 @@ enum Verb {
     Sim(Box<sim::Args>),
     Config(config::Args),
     Doctor(Box<doctor::Args>),
+    Schema(schema::Args),
     Completions(completions::Args),
     Help(manual::Args),
 }
@@ -112,6 +114,7 @@ pub fn main() -> ExitCode {
         Verb::Sim(args) => sim::run(*args),
         Verb::Config(args) => config::run(args),
         Verb::Doctor(args) => doctor::run(*args),
+        Verb::Schema(args) => schema::run(&args),
         Verb::Completions(args) => completions::run(&args),
         Verb::Help(args) => manual::run(&args),
     };

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -31,7 +32,7 @@ pub struct RecordedExchange<'a> {
 }
 
 /// The answer of `inspect --json`. Events are counted from 0.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Inspection {
     /// The dialect's name; `null` for plain HTTP.
     pub dialect: Option<&'static str>,
@@ -78,7 +79,7 @@ pub struct Inspection {
 }
 
 /// When things happened, in seconds since the request was sent.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct InspectionTimes {
     /// The response head.
     pub headers: f64,
@@ -103,7 +104,7 @@ pub struct InspectionTimes {
 }
 
 /// Why one choice finished.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ChoiceFinish {
     /// The choice's index.
     pub choice: u32,
@@ -114,7 +115,7 @@ pub struct ChoiceFinish {
 }
 
 /// An error that the server reported inside the reply.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ReportedError {
     /// The event that carried it.
     pub event: u64,

@@ -197,7 +197,7 @@ pub fn tpot(decode: Gap, token_events: u64, tokens: u64, first_event_tokens: Opt
 }
 
 /// Later turns of live sessions, by the source of the assistant's earlier answers in their prompts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct LaterTurns {
     /// Turns with the server's own answers.
     #[serde(alias = "real")]

@@ -46,7 +46,7 @@ pub fn extend_span(span: Option<(Stamp, Stamp)>, from: Stamp, to: Stamp) -> (Sta
 }
 
 /// A half-open interval of a trace's time, in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default)]
 pub struct Window {
     /// Start, inclusive.

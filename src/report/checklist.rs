@@ -13,6 +13,7 @@
 //! | batch settings | the engine's flags are stated |
 //! | both phases | TTFT and TPOT were measured |
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::RequestSummary;
@@ -28,7 +29,7 @@ const MIN_SECONDS: f64 = 60.0;
 const MIN_LENGTH_SPREAD: f64 = 0.05;
 
 /// Answer to a question.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ChecklistAnswer {
     /// The requirement is met.
@@ -55,7 +56,7 @@ impl ChecklistAnswer {
 }
 
 /// One question with its answer.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ChecklistRow {
     /// Stable id.
     pub item: &'static str,

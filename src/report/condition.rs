@@ -11,6 +11,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::accumulate::Accumulator;
@@ -134,7 +135,7 @@ impl Statistic {
 }
 
 /// What a condition read, and the verdict.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ConditionResult {
     /// The condition as written.
     pub condition: String,

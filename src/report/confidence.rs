@@ -1,9 +1,12 @@
 //! 95 % intervals of a run's figures, by a moving-block bootstrap in time ([`crate::stats::bootstrap`]).
 
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
-use super::distribution::percentile_name;
+use super::distribution::{PERCENTILE_PATTERN, percentile_name};
 use super::metric::ReportMetric;
 use super::request_point::RequestPoint;
 use crate::stats::bootstrap::BlockBootstrap;
@@ -111,6 +114,33 @@ pub(super) fn goodput(points: &[RequestPoint], slo: usize, bootstrap: &BlockBoot
         .into_iter()
         .fold(1.0, f64::max);
     proportion(&met, slowest, bootstrap)
+}
+
+impl JsonSchema for MetricConfidence {
+    fn schema_name() -> Cow<'static, str> {
+        "MetricConfidence".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let interval = json_schema!({
+            "type": ["array", "null"],
+            "description": "Both ends of a 95 % interval; null without enough data",
+            "items": {"type": "number"},
+            "minItems": 2,
+            "maxItems": 2,
+        });
+        json_schema!({
+            "type": "object",
+            "properties": {
+                "effective_count": {"type": "number", "description": "Effective sample size of the mean"},
+                "avg": interval,
+                "tail_ratio": interval,
+            },
+            "patternProperties": {PERCENTILE_PATTERN: interval},
+            "additionalProperties": false,
+            "required": ["effective_count", "avg"],
+        })
+    }
 }
 
 impl Serialize for MetricConfidence {

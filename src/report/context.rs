@@ -1,10 +1,12 @@
 //! What produced the results: the load, the server and the machines. A report begins with it in every form.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Serialize, Serializer};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::ascii_plot::replace_unprintable;
 use super::source::ReportSource;
@@ -16,7 +18,7 @@ pub const UNKNOWN: &str = "unknown";
 const MAX_NAMES: usize = 8;
 
 /// The load of a run, as its flags describe it. Part of `run.json`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct LoadDescription {
     /// Process of the send times, for example `poisson` or `closed loop`.
@@ -42,7 +44,7 @@ pub struct LoadDescription {
 pub struct ReportContext(BTreeMap<FactName, String>);
 
 /// A fact about a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each is documented by its label")]
 pub enum FactName {
@@ -183,6 +185,20 @@ impl FactName {
             | Self::EngineFlags => Some(self.key()),
             _ => None,
         }
+    }
+}
+
+impl JsonSchema for ReportContext {
+    fn schema_name() -> Cow<'static, str> {
+        "ReportContext".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let facts: Map<String, Value> = FactName::ALL
+            .iter()
+            .map(|name| (name.key().to_owned(), generator.subschema_for::<Option<String>>().to_value()))
+            .collect();
+        json_schema!({"type": "object", "description": "Facts of the run; null where no source reports one", "properties": facts})
     }
 }
 

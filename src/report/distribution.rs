@@ -1,5 +1,8 @@
 //! Statistics of one metric.
 
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
 
@@ -36,6 +39,9 @@ pub struct MetricDistribution {
 pub fn percentile_name(percent: f64) -> String {
     format!("p{percent}")
 }
+
+/// Pattern of [`percentile_name`] in a JSON Schema.
+pub(super) const PERCENTILE_PATTERN: &str = "^p[0-9]+(\\.[0-9]+)?$";
 
 /// Default percentiles. The last one is reported where the count carries it.
 pub const PERCENTILES: [f64; 11] = [1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99];
@@ -77,6 +83,33 @@ impl MetricDistribution {
         columns.extend(percentiles);
         columns.extend([named("max", self.max), named("std", self.std)]);
         columns
+    }
+}
+
+impl JsonSchema for MetricDistribution {
+    fn schema_name() -> Cow<'static, str> {
+        "MetricDistribution".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "object",
+            "description": "Statistics of one metric over many requests, in its unit",
+            "properties": {
+                "unit": {"type": "string"},
+                "count": {"type": "integer", "minimum": 0, "description": "Number of values"},
+                "avg": {"type": "number"},
+                "min": {"type": "number"},
+                "max": {"type": "number"},
+                "std": {"type": "number", "description": "Standard deviation"},
+                "sum": {"type": "number"},
+                "tail_ratio": {"type": "number", "description": "p99 ÷ p50, for latencies"},
+                "ci95": generator.subschema_for::<MetricConfidence>(),
+            },
+            "patternProperties": {PERCENTILE_PATTERN: {"type": "number"}},
+            "additionalProperties": false,
+            "required": ["unit", "count", "avg", "min", "max", "std", "sum"],
+        })
     }
 }
 

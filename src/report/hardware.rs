@@ -12,6 +12,7 @@
 
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::RequestSummary;
@@ -55,7 +56,7 @@ impl FromStr for MemoryBandwidth {
 }
 
 /// TPOT against its bound. Times are milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct BandwidthBound {
     /// Bytes of the weights.
     pub weight_bytes: f64,

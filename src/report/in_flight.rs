@@ -1,5 +1,6 @@
 //! Requests in flight over the time of a run.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::saturation::LoadSample;
@@ -8,7 +9,7 @@ use crate::stats::time_slices::equal_part;
 const LOAD_CURVE_POINTS: usize = 60;
 
 /// Requests in flight at each send, including the new one.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct InFlightStats {
     /// Seconds from the first send to the last.
     pub seconds: f64,

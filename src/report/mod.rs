@@ -104,6 +104,7 @@ pub mod warnings;
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::measure::time::{Gap, Stamp};
@@ -129,7 +130,7 @@ use warnings::WarningText;
 const VERSION: u32 = 1;
 
 /// A complete report, ready for every output format.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Report {
     streamgauge_report: u32,
     /// Name of the metric definitions.
@@ -191,7 +192,7 @@ pub struct Report {
 }
 
 /// Tokens per second of one GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct PerGpuThroughput {
     /// Number of GPUs (`--meta gpu_count`).
     pub gpus: u64,
@@ -210,7 +211,7 @@ impl PerGpuThroughput {
 }
 
 /// The captured trace that a run replayed.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Production {
     /// Path as given on the command line.
     pub path: String,
@@ -223,7 +224,7 @@ pub struct Production {
 }
 
 /// A slice of time.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct TimeSlice {
     /// Start on the shared timeline, in seconds.
     pub from_s: f64,
@@ -238,7 +239,7 @@ pub struct TimeSlice {
 }
 
 /// Requests with equal values of the group keys.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct RequestGroup {
     /// Value of each key.
     pub by: BTreeMap<&'static str, String>,

@@ -1,12 +1,15 @@
 //! Shows the figures of a result file without requests: as text, Markdown, CSV or JSON.
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::ascii_plot::replace_unprintable;
 use super::markdown::{bullet_list, pipe_table};
 use super::peer_files::summary::{PeerSummary, statistic_names};
 use super::text::aligned;
 
+/// Version of the JSON object.
+const VERSION: u32 = 1;
 /// Stated wherever the figures stand.
 const NOTE: &str = "only a summary: no distribution";
 
@@ -45,15 +48,20 @@ pub fn csv(summary: &PeerSummary) -> String {
     text
 }
 
-/// Renders the figures as one JSON object. Its `streamgauge_summary` is the version of the schema.
+/// The figures as one JSON object.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct PeerSummaryDocument<'a> {
+    streamgauge_summary: u32,
+    note: &'static str,
+    #[serde(flatten)]
+    summary: &'a PeerSummary,
+}
+
+/// Renders the figures as one JSON object.
 pub fn json(summary: &PeerSummary) -> String {
+    let document = PeerSummaryDocument { streamgauge_summary: VERSION, note: NOTE, summary };
     // Numbers, names and string keys always serialize.
-    let fields = serde_json::to_value(summary).unwrap_or_default();
-    let mut object = json!({"streamgauge_summary": 1, "note": NOTE});
-    if let (Value::Object(object), Value::Object(fields)) = (&mut object, fields) {
-        object.extend(fields);
-    }
-    serde_json::to_string_pretty(&object).unwrap_or_default() + "\n"
+    serde_json::to_string_pretty(&document).unwrap_or_default() + "\n"
 }
 
 fn lines(summary: &PeerSummary) -> Vec<(&'static str, String)> {

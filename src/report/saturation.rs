@@ -35,7 +35,7 @@ const MIN_REQUESTS: usize = 40;
 const MIN_SCRAPES: usize = 20;
 
 /// Growth of the requests in flight or waiting.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, schemars::JsonSchema)]
 pub struct LoadGrowth {
     /// Additional requests per second.
     pub per_second: f64,

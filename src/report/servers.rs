@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::ascii_plot::{format_percent, format_value, with_thousands};
@@ -90,7 +91,7 @@ impl ServerScrapes {
 }
 
 /// Summary of one server's metrics.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ServerSummary {
     /// URL of the scraped page.
     pub url: String,
@@ -113,7 +114,7 @@ pub struct ServerSummary {
 }
 
 /// Mean of a histogram of the server.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct MeanDuration {
     /// Mean, in seconds.
     pub mean_s: f64,
@@ -122,7 +123,7 @@ pub struct MeanDuration {
 }
 
 /// Summary of one metric over time.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Trend {
     /// A gauge.

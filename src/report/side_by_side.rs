@@ -1,5 +1,8 @@
 //! What each tool would have reported of one run: the same requests under every tool's definitions.
 
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::accumulate::Accumulator;
@@ -16,7 +19,7 @@ const PERCENTILES: [f64; 2] = [50.0, 99.0];
 const METRICS: [ReportMetric; 4] = [ReportMetric::Ttft, ReportMetric::Itl, ReportMetric::Tpot, ReportMetric::E2e];
 
 /// Figures of one tool's definitions.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ToolFigures {
     /// Name of the definitions.
     pub definitions: &'static str,
@@ -26,6 +29,7 @@ pub struct ToolFigures {
     pub goodput: Vec<SloGoodput>,
     /// Distribution of each metric that the tool has.
     #[serde(serialize_with = "by_name")]
+    #[schemars(with = "BTreeMap<String, MetricDistribution>")]
     pub metrics: Vec<MetricDistribution>,
 }
 

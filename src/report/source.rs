@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -28,9 +29,9 @@ use crate::trace_file::server_metrics::{SERVER_METRICS_FILE, Scrape, ScrapesHead
 pub const VERSION: u64 = 1;
 
 /// The part of a run file that reports use.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-struct RunFile {
+pub struct RunFile {
     streamgauge_run: u64,
     targets: Vec<String>,
     closed_loop: bool,
@@ -59,7 +60,7 @@ struct RunFile {
 }
 
 /// One part of a plan that several machines send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ShardOfRun {
     /// Number of the part, from 1.
     pub index: u64,
@@ -68,14 +69,14 @@ pub struct ShardOfRun {
 }
 
 /// Result of the run's self-test.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 struct SelfTestResult {
     #[serde(alias = "doubts")]
     uncertain: Vec<String>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 struct RunFileSummary {
     measured: Window,
@@ -87,7 +88,7 @@ struct RunFileSummary {
 }
 
 /// One source in the report.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct ReportSource {
     /// Path as given on the command line.
     pub path: String,

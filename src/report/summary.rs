@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use super::accumulate::{AccumulatorSettings, OBJECTIVES, RequestStats};
@@ -15,7 +16,7 @@ use crate::stats::interval::Interval;
 use crate::stats::slice_histogram::SliceHistogram;
 
 /// Summary of a set of requests.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct RequestSummary {
     /// Number of requests.
     pub requests: u64,
@@ -36,11 +37,12 @@ pub struct RequestSummary {
     pub zero_gap_share: Option<f64>,
     /// Distribution of every metric with values.
     #[serde(serialize_with = "by_name")]
+    #[schemars(with = "BTreeMap<String, MetricDistribution>")]
     pub metrics: Vec<MetricDistribution>,
 }
 
 /// Rates per second of the window.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
 pub struct Throughput {
     /// Successful requests.
     pub requests: f64,
@@ -53,7 +55,7 @@ pub struct Throughput {
 }
 
 /// Token totals.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct TokenTotals {
     /// Prompt tokens.
     pub input: u64,
@@ -66,7 +68,7 @@ pub struct TokenTotals {
 }
 
 /// Goodput of one SLO.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct SloGoodput {
     /// Name of the SLO.
     pub slo: String,

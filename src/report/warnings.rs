@@ -1,5 +1,6 @@
 //! Warnings about misleading results. Every warning ends in advice.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::RequestSummary;
@@ -164,7 +165,7 @@ pub enum ReportWarning {
 }
 
 /// A warning in text form.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct WarningText {
     /// Stable id for scripts.
     pub warning: &'static str,

@@ -8,6 +8,7 @@
 //! each stands for itself. Measured in `tests/stats`: of 1,000 pairs of runs of one queue, 2.3 % come out worse by more
 //! than nothing, by p50 and by p99.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::distributions::{OUTSIDE, t_quantile, t_tail};
@@ -131,7 +132,7 @@ impl Change {
 }
 
 /// Whether a side is worse than another by more than a margin.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "verdict")]
 pub enum Verdict {
     /// Worse by more than the margin.

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::length_histogram::LengthHistogram;
@@ -17,7 +18,7 @@ const MAX_SECONDS: usize = 1 << 24;
 const PARTS: usize = 24;
 
 /// Deviation of the numbers `b` from their counterparts `a`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Deviation {
     /// Pairs in which both numbers are known.
     pub compared: u64,
@@ -132,7 +133,7 @@ impl ArrivalsPerSecond {
 }
 
 /// Arrivals in windows of equal length, starting at the second of the first arrival.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct ArrivalWindows {
     /// Window length in seconds.
     pub window_s: u64,

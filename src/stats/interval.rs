@@ -1,10 +1,11 @@
 //! An interval, or the reason why there is none.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use thiserror::Error;
 
 /// Interval that contains the true value in 95 of 100 runs.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Interval {
     /// Lower end.
     pub low: f64,
@@ -30,7 +31,7 @@ impl Interval {
 }
 
 /// Too little data for an interval or a test.
-#[derive(Clone, Copy, Debug, PartialEq, Error, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Error, Serialize, JsonSchema)]
 #[error("not enough data: {have:.0} of {need:.0} {}; remedy: measure {:.1} times as much", unit.name(), self.factor())]
 pub struct NotEnoughData {
     /// What is counted.
@@ -55,7 +56,7 @@ impl NotEnoughData {
 }
 
 /// What [`NotEnoughData`] counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DataUnit {
     /// Values of one metric.

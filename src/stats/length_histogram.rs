@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use super::locality_hash::BuildLocalityHasher;
@@ -13,7 +14,7 @@ const BITS: u32 = 17;
 const TIME_BITS: u32 = 14;
 
 /// Distribution of request lengths.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct LengthSummary {
     /// Requests with a known length.
     pub requests: u64,
@@ -52,7 +53,7 @@ fn plain_number<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::E
 }
 
 /// Distribution of durations, in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct DurationSummary {
     /// Number of durations.
     pub count: u64,

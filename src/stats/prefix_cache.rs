@@ -8,6 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::block_id_set::{BlockIdSet, IdRun};
@@ -23,7 +24,7 @@ const FIRST: usize = 1 << 12;
 pub const MAX_CACHE_BLOCKS: usize = 1 << 20;
 
 /// Simulated result of one cache.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct PrefixCacheStats {
     /// Size in blocks; `None` for the unlimited cache.
     pub blocks: Option<u64>,

@@ -7,6 +7,7 @@
 //! arrival error of a pair is `|b - a|`. The KS distance covers all rows of both traces
 //! ([`crate::stats::deviation`]).
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Trace;
@@ -23,7 +24,7 @@ use crate::trace_file::gaps;
 use crate::trace_file::row::{TraceEntry, TraceHeader};
 
 /// Comparison of two traces.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct TraceDiff {
     /// The first trace.
     pub a: DiffSide,
@@ -46,7 +47,7 @@ pub struct TraceDiff {
 }
 
 /// Statistics of one trace.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct DiffSide {
     /// The fields of `trace info --json`.
     #[serde(flatten)]

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use zstd::stream::{read::Decoder, write::Encoder};
 
@@ -22,7 +23,7 @@ const MAX_LINE_BYTES: u64 = 64 << 10;
 const MAX_ROWS: usize = 1_000_000;
 
 /// A metric that servers report about themselves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ServerMetric {
     /// Requests that wait for execution.

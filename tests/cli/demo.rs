@@ -14,10 +14,10 @@ use streamgauge::measure::time::Gap;
 
 use crate::support::client::{Client, chat};
 
-const FREE_PORTS: [&str; 2] = ["--listen=127.0.0.1:0", "--admin=127.0.0.1:0"];
+pub(crate) const FREE_PORTS: [&str; 2] = ["--listen=127.0.0.1:0", "--admin=127.0.0.1:0"];
 
 /// A demo that runs.
-struct Demo {
+pub(crate) struct Demo {
     child: Child,
     stdout: ChildStdout,
     stderr: BufReader<Box<dyn Read>>,
@@ -26,9 +26,9 @@ struct Demo {
 }
 
 /// What a demo did.
-struct Done {
+pub(crate) struct Done {
     code: Option<i32>,
-    stdout: String,
+    pub(crate) stdout: String,
     said: String,
 }
 
@@ -38,7 +38,7 @@ fn program(args: &[&str]) -> Command {
     command
 }
 
-fn start(args: &[&str]) -> Demo {
+pub(crate) fn start(args: &[&str]) -> Demo {
     let mut child = program(args).spawn().unwrap();
     let stderr = child.stderr.take().unwrap();
     Demo::of(child, Box::new(stderr))
@@ -51,7 +51,7 @@ impl Demo {
     }
 
     /// The next line that it says.
-    fn line(&mut self) -> String {
+    pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.stderr.read_line(&mut line).unwrap();
         assert!(!line.is_empty(), "it has ended; it said:\n{}", self.said);
@@ -70,7 +70,7 @@ impl Demo {
     }
 
     /// Where clients connect and where metrics are.
-    fn addresses(&mut self) -> [SocketAddr; 2] {
+    pub(crate) fn addresses(&mut self) -> [SocketAddr; 2] {
         ["  proxy ", "  metrics "].map(|name| {
             let line = self.until(name);
             let (_, rest) = line.split_once("http://").unwrap();
@@ -82,7 +82,7 @@ impl Demo {
         kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
     }
 
-    fn end(mut self) -> Done {
+    pub(crate) fn end(mut self) -> Done {
         let mut stdout = String::new();
         self.stdout.read_to_string(&mut stdout).unwrap();
         let code = self.child.wait().unwrap().code();

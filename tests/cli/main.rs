@@ -10,5 +10,6 @@ mod config;
 mod demo;
 mod doctor;
 mod inspect;
+mod schemas;
 mod scrape_bound;
 mod sim;

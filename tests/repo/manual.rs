@@ -177,6 +177,7 @@ fn every_flag_in_the_manual_exists() {
         "config schema",
         "config slo",
         "doctor",
+        "schema",
         "completions",
         "help",
     ];

@@ -4,6 +4,8 @@
 mod load;
 mod tui;
 
+pub(super) use tui::DemoSummary;
+
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::net::SocketAddr;

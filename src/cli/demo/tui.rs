@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use comfy_table::{Attribute, Cell, CellAlignment, Table, presets};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{OBJECTIVES, SLO_NAME};
@@ -52,21 +53,25 @@ pub(super) fn summary(ended: &LiveSnapshot, began: &LiveSnapshot) -> String {
     )
 }
 
+/// The whole run as one JSON object.
+#[derive(Serialize, JsonSchema)]
+pub(in crate::cli) struct DemoSummary<'a> {
+    /// Always true: the server is simulated.
+    simulated: bool,
+    slo: &'a str,
+    all: DemoMetrics,
+    models: BTreeMap<&'a str, DemoMetrics>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct DemoMetrics {
+    #[serde(flatten)]
+    window: WindowStats,
+    goodput: WindowGoodput,
+}
+
 /// The whole run, for programs.
 pub(super) fn json(ended: &LiveSnapshot, began: &LiveSnapshot) -> String {
-    #[derive(Serialize)]
-    struct DemoSummary<'a> {
-        simulated: bool,
-        slo: &'a str,
-        all: DemoMetrics,
-        models: BTreeMap<&'a str, DemoMetrics>,
-    }
-    #[derive(Serialize)]
-    struct DemoMetrics {
-        #[serde(flatten)]
-        window: WindowStats,
-        goodput: WindowGoodput,
-    }
     let figures =
         |model| DemoMetrics { window: ended.window(model, began), goodput: ended.goodput(SLO_NAME, model, began) };
     let models = ended.active_models(began).into_iter().map(|model| (model, figures(Some(model)))).collect();

@@ -1,11 +1,12 @@
 //! One finding: what was checked, what was seen, and what helps.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Result of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum FindingStatus {
+pub(in crate::cli) enum FindingStatus {
     /// Nothing is in the way.
     Ok,
     /// The deployment works, and less well than it could.
@@ -29,8 +30,8 @@ impl FindingStatus {
 }
 
 /// One finding.
-#[derive(Debug, Serialize)]
-pub(super) struct Finding {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in crate::cli) struct Finding {
     pub(super) check: &'static str,
     pub(super) status: FindingStatus,
     pub(super) evidence: String,

@@ -9,7 +9,8 @@ use std::process::ExitCode;
 
 use clap::ValueHint;
 
-use self::finding::{Finding, FindingStatus};
+pub(super) use self::finding::Finding;
+use self::finding::FindingStatus;
 use super::terminal;
 use super::verb_help::VerbHelp;
 use crate::config::{ConfigSource, LoadedConfig, RawSettings};

@@ -2,6 +2,7 @@
 //! and the overhead per prompt. If a word is not one token, a third request measures the overhead at a larger length. A
 //! few prompts of planned lengths then show the remaining error.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use std::sync::mpsc;
@@ -33,7 +34,7 @@ const NOTICE_DELAY: Gap = Gap::from_millis(3_000);
 const POLL_INTERVAL: Gap = Gap::from_millis(10);
 
 /// Prompt calibration, as in `run.json`.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
 pub(super) struct PromptCalibration {
     /// Source of the single-token words; `None` if none is available and all words are used.
     source: Option<&'static str>,
@@ -48,7 +49,7 @@ pub(super) struct PromptCalibration {
 }
 
 /// A server's token counts.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct TokenCalibration {
     /// Mean tokens per word.
     tokens_per_word: f64,
@@ -65,7 +66,7 @@ impl Default for TokenCalibration {
 }
 
 /// A model's calibration.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct ModelCalibration {
     model: Option<String>,
     /// Tokens added to every prompt.
@@ -75,7 +76,7 @@ struct ModelCalibration {
 }
 
 /// Planned and counted tokens of one prompt.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct CalibrationProbe {
     planned: u64,
     counted: u64,

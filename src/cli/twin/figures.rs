@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::measure::histogram::{Histogram, Layout, Unit};
 use crate::measure::slo::{Slo, Slos};
@@ -86,24 +87,61 @@ impl TwinFigures {
         if seconds > 0.0 { self.requests.saturating_sub(1) as f64 / seconds } else { 0.0 }
     }
 
-    pub(super) fn json(&self, slos: &[Slo]) -> Value {
-        let seconds = |histogram: &Histogram| json!({ "p50": histogram.quantile(0.5), "p90": histogram.quantile(0.9), "p99": histogram.quantile(0.99) });
-        let goodput = slos
-            .iter()
-            .zip(&self.good)
-            .map(|(slo, (good, of))| json!({ "slo": slo.to_string(), "good": good, "of": of }));
-        json!({
-            "requests": self.requests,
-            "complete": self.complete,
-            "lost": self.lost,
-            "tokens": self.tokens,
-            "requests_per_second": self.rate(),
-            "ttft_seconds": seconds(&self.ttft),
-            "tpot_seconds": seconds(&self.tpot),
-            "e2e_seconds": seconds(&self.e2e),
-            "goodput": goodput.collect::<Vec<_>>(),
-        })
+    pub(super) fn summary(&self, slos: &[Slo]) -> FigureSummary {
+        let goodput = slos.iter().zip(&self.good);
+        FigureSummary {
+            requests: self.requests,
+            complete: self.complete,
+            lost: self.lost,
+            tokens: self.tokens,
+            requests_per_second: self.rate(),
+            ttft_seconds: Percentiles::of(&self.ttft),
+            tpot_seconds: Percentiles::of(&self.tpot),
+            e2e_seconds: Percentiles::of(&self.e2e),
+            goodput: goodput
+                .map(|(slo, (good, of))| SimulatedGoodput { slo: slo.to_string(), good: *good, of: *of })
+                .collect(),
+        }
     }
+}
+
+/// The figures as JSON.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct FigureSummary {
+    requests: u64,
+    complete: u64,
+    /// Requests that ended otherwise than in the traffic.
+    lost: u64,
+    tokens: u64,
+    requests_per_second: f64,
+    ttft_seconds: Percentiles,
+    tpot_seconds: Percentiles,
+    e2e_seconds: Percentiles,
+    goodput: Vec<SimulatedGoodput>,
+}
+
+/// Percentiles in seconds; null without values.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Percentiles {
+    p50: Option<f64>,
+    p90: Option<f64>,
+    p99: Option<f64>,
+}
+
+impl Percentiles {
+    fn of(histogram: &Histogram) -> Self {
+        let [p50, p90, p99] = [0.5, 0.9, 0.99].map(|q| histogram.quantile(q));
+        Self { p50, p90, p99 }
+    }
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct SimulatedGoodput {
+    slo: String,
+    /// Requests that met it.
+    good: u64,
+    /// Requests that count for it.
+    of: u64,
 }
 
 /// The settings by which requests are judged.

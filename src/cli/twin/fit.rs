@@ -1,12 +1,14 @@
 //! `streamgauge twin fit`: engines from rows.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::ValueHint;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::cli::terminal::{eprint_line, print, render_table, right_aligned_table, usage_error};
 use crate::measure::time::Gap;
@@ -15,8 +17,8 @@ use crate::trace_file::reader::{RECORDS_FILE, RUN_FILE, TraceReader};
 use crate::trace_file::row::{BlockScheme, TraceEntry};
 use crate::twin::fit::observation::TrafficGroups;
 use crate::twin::fit::server_metrics::ServerConfig;
-use crate::twin::fit::{EngineFit, fit};
-use crate::twin::model::{Estimate, Parameter, TwinModel, TwinSource, VERSION};
+use crate::twin::fit::{EngineFit, Residual, fit};
+use crate::twin::model::{Estimate, Parameter, TwinEngine, TwinModel, TwinSource, VERSION};
 
 /// Time between two sources without clocks, so that they do not overlap.
 const SOURCE_PAUSE: Gap = Gap::from_millis(600_000);
@@ -80,7 +82,7 @@ pub(super) fn run(args: &FitArgs) -> anyhow::Result<ExitCode> {
     let text = serde_json::to_string_pretty(&model)? + "\n";
     fs::write(&args.output, text).with_context(|| format!("cannot write {}", args.output.display()))?;
     match args.json {
-        true => print(&(serde_json::to_string_pretty(&json(&fits))? + "\n")),
+        true => print(&(serde_json::to_string_pretty(&FitsDocument::of(&fits))? + "\n")),
         false => print(&fits.iter().map(render).collect::<Vec<_>>().join("\n")),
     }
 }
@@ -192,21 +194,31 @@ fn short(value: f64) -> String {
     if value.fract() == 0.0 || value.abs() >= 1_000.0 { format!("{value:.0}") } else { format!("{value:.4}") }
 }
 
-fn json(fits: &[EngineFit]) -> serde_json::Value {
-    let of = |fit: &EngineFit| {
-        let residuals = fit.residuals.iter().map(|residual| {
-            json!({ "regime": residual.regime, "points": residual.points, "median": residual.median, "p90": residual.p90 })
-        });
-        let units: serde_json::Map<String, serde_json::Value> = Parameter::ALL
-            .into_iter()
-            .map(|parameter| (parameter.name().to_owned(), json!(parameter.unit())))
-            .collect();
-        json!({
-            "engine": fit.engine,
-            "steps": fit.steps,
-            "residuals": residuals.collect::<Vec<_>>(),
-            "units": units,
-        })
-    };
-    json!({ "engines": fits.iter().map(of).collect::<Vec<_>>() })
+/// The fits as one JSON object.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in crate::cli) struct FitsDocument<'a> {
+    engines: Vec<FitDocument<'a>>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct FitDocument<'a> {
+    engine: &'a TwinEngine,
+    /// Steps of the engine that were found in the fitted rows.
+    steps: usize,
+    residuals: &'a [Residual],
+    /// Unit of each parameter.
+    units: BTreeMap<&'static str, &'static str>,
+}
+
+impl<'a> FitsDocument<'a> {
+    fn of(fits: &'a [EngineFit]) -> Self {
+        let units = || Parameter::ALL.into_iter().map(|parameter| (parameter.name(), parameter.unit())).collect();
+        let of = |fit: &'a EngineFit| FitDocument {
+            engine: &fit.engine,
+            steps: fit.steps,
+            residuals: &fit.residuals,
+            units: units(),
+        };
+        Self { engines: fits.iter().map(of).collect() }
+    }
 }

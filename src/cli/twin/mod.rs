@@ -6,6 +6,9 @@ mod run;
 mod table;
 mod variant;
 
+pub(super) use fit::FitsDocument;
+pub(super) use table::VariantsDocument;
+
 use std::process::ExitCode;
 
 use clap::Subcommand;

@@ -166,7 +166,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let results = results.into_iter().flatten().collect::<anyhow::Result<Vec<_>>>()?;
     args.notes(&model, &variants, &results).iter().for_each(|note| eprint_line(note));
     match args.json {
-        true => print(&(serde_json::to_string_pretty(&table::json(&model, &args.slos, &results))? + "\n")),
+        true => print(&(serde_json::to_string_pretty(&table::document(&model, &args.slos, &results))? + "\n")),
         false => print(&table::text(&model, &args.slos, &results)),
     }
 }

@@ -1,14 +1,16 @@
 //! The variants side by side.
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
+use super::figures::FigureSummary;
 use super::variant::VariantResult;
 use crate::cli::terminal::{render_table, right_aligned_table};
 use crate::measure::histogram::Histogram;
 use crate::measure::slo::Slo;
 use crate::measure::time::Gap;
 use crate::report::ascii_plot::format_percent;
-use crate::twin::model::TwinModel;
+use crate::twin::model::{HeldOutError, TwinModel};
 
 /// First line of every result.
 const SIMULATED: &str = "SIMULATED: a twin's prediction, not a measurement.";
@@ -66,20 +68,43 @@ fn held_out(model: &TwinModel) -> String {
     format!("Error on held-out rows: {}.", shown.collect::<Vec<_>>().join(", "))
 }
 
-pub(super) fn json(model: &TwinModel, slos: &[Slo], results: &[VariantResult]) -> Value {
-    let variants = results.iter().map(|result| {
-        let mut figures = result.figures.json(slos);
-        figures["variant"] = json!(result.label);
-        figures["replicas"] = json!(result.replicas);
-        figures["max_replicas"] = json!(result.totals.max_replicas);
-        figures["router"] = json!(result.router);
-        figures["skipped_rows"] = json!(result.totals.skipped);
-        figures
-    });
-    let errors = model.engines.iter().map(|engine| json!({ "engine": engine.label(), "held_out": engine.held_out }));
-    json!({
-        "simulated": true,
-        "engines": errors.collect::<Vec<_>>(),
-        "variants": variants.collect::<Vec<_>>(),
-    })
+/// The variants as one JSON object.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in crate::cli) struct VariantsDocument<'a> {
+    /// Always true: the figures are a prediction.
+    simulated: bool,
+    engines: Vec<EngineError<'a>>,
+    variants: Vec<VariantDocument<'a>>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct EngineError<'a> {
+    engine: String,
+    /// Errors on rows that the fit has not seen.
+    held_out: &'a [HeldOutError],
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct VariantDocument<'a> {
+    variant: &'a str,
+    replicas: u32,
+    max_replicas: u32,
+    router: &'a str,
+    /// Rows of the traffic without a prompt or output length.
+    skipped_rows: u64,
+    #[serde(flatten)]
+    figures: FigureSummary,
+}
+
+pub(super) fn document<'a>(model: &'a TwinModel, slos: &[Slo], results: &'a [VariantResult]) -> VariantsDocument<'a> {
+    let variant = |result: &'a VariantResult| VariantDocument {
+        variant: &result.label,
+        replicas: result.replicas,
+        max_replicas: result.totals.max_replicas,
+        router: &result.router,
+        skipped_rows: result.totals.skipped,
+        figures: result.figures.summary(slos),
+    };
+    let engines = model.engines.iter().map(|of| EngineError { engine: of.label(), held_out: &of.held_out });
+    VariantsDocument { simulated: true, engines: engines.collect(), variants: results.iter().map(variant).collect() }
 }

@@ -127,7 +127,7 @@ impl Variant {
                 "max_replicas": totals.max_replicas,
                 "router": self.router,
                 "skipped_rows": totals.skipped,
-                "figures": figures.json(&args.slos),
+                "figures": figures.summary(&args.slos),
             },
             "targets": [format!("SIMULATED: {} replicas of {}, {}", self.replicas, args.twin.display(), self.router)],
             "trace": args.traffic.display().to_string(),

@@ -54,11 +54,13 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::config::otlp::percent_decode;
 use crate::export::control::live_view::LiveSnapshot;
+use crate::export::control::live_view::history_point::HistoryPoint;
 use crate::export::control::run_status;
 use crate::export::control::state::ControlState;
 use crate::export::registry::gauges::UpstreamHealth;
@@ -242,8 +244,9 @@ impl HistoryEntry {
     }
 }
 
-#[derive(Serialize)]
-struct HistoryResponse<'a> {
+/// The response of `/api/history`.
+#[derive(Serialize, JsonSchema)]
+pub struct HistoryResponse<'a> {
     run: u64,
     next: String,
     whole: bool,
@@ -262,7 +265,7 @@ struct HistoryResponse<'a> {
     seconds: Vec<SecondRow<'a>>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct UpstreamView<'a> {
     url: Option<&'a str>,
     state: &'static str,
@@ -270,10 +273,11 @@ struct UpstreamView<'a> {
     reason: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct SecondRow<'a> {
     unix_ms: u64,
     length_ms: u64,
+    #[schemars(with = "Option<HistoryPoint>")]
     figures: &'a RawValue,
 }
 

@@ -38,6 +38,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
@@ -143,8 +144,9 @@ impl LiveState {
     }
 }
 
-#[derive(Serialize)]
-struct LiveEvent<'a> {
+/// An event of `/api/live`.
+#[derive(Serialize, JsonSchema)]
+pub struct LiveEvent<'a> {
     unix_ms: u64,
     in_flight: InFlightView<'a>,
     all: BTreeMap<&'static str, WindowStats>,
@@ -154,7 +156,7 @@ struct LiveEvent<'a> {
 }
 
 /// Open requests of all models, and of the models in this event.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct InFlightView<'a> {
     requests: i64,
     waiting: i64,

@@ -23,6 +23,7 @@
 //! (`coding`, `too_large`, `malformed`, `budget`), and `request_unread` that for the request. During `write_blocked_ms`
 //! the client accepted no bytes, so the client caused those gaps. `state` is `unknown`, `reachable` or `unreachable`.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::export::control::live_view::InFlight;
@@ -32,8 +33,9 @@ use crate::export::registry::gauges::UpstreamHealth;
 use crate::measure::record::UnreadReason;
 use crate::measure::time::Gap;
 
-#[derive(Serialize)]
-pub(super) struct StateResponse<'a> {
+/// The response of `/api/state`.
+#[derive(Serialize, JsonSchema)]
+pub struct StateResponse<'a> {
     version: &'static str,
     config_digest: String,
     started_unix_ms: u64,
@@ -47,19 +49,19 @@ pub(super) struct StateResponse<'a> {
     recent: Vec<RecentRequestView>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct UpstreamState<'a> {
     url: Option<&'a str>,
     state: &'static str,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct ConnectionCounts {
     idle: i64,
     active: i64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct RecentRequestView {
     ended_unix_ms: u64,
     model: Option<Box<str>>,

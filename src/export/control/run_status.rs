@@ -1,6 +1,7 @@
 //! Status of a run, in which this process sends requests instead of forwarding them. In a run the admin endpoints serve
 //! the run's data instead of the proxy's.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::live_view::LatencyQuantiles;
@@ -90,7 +91,7 @@ impl RunInfo {
 }
 
 /// Data of a run in `/api/state` and `/api/history`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(in crate::export) struct RunView<'a> {
     name: &'a str,
     planned: Option<u64>,

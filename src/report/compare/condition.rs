@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::figure::metric_named;
@@ -32,7 +33,7 @@ enum FigureName {
 }
 
 /// Result of a condition. *Worse* means that the whole interval fulfills the condition.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ChangeConditionResult {
     /// The condition as written.
     pub condition: String,

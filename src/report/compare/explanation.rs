@@ -1,5 +1,6 @@
 //! What else changed between two sides, and may explain a change of the figures.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::request_point::RequestPoint;
@@ -10,7 +11,7 @@ use crate::trace_file::server_metrics::ServerMetric;
 const NOTABLE_CHANGE: f64 = 0.1;
 
 /// A mean that latencies depend on.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct LoadFactor {
     /// Name for people.
     pub name: &'static str,

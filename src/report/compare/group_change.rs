@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::accumulate::RequestStats;
@@ -10,7 +11,7 @@ use super::super::metric::ReportMetric;
 use super::ComparedRun;
 
 /// A group on both sides. It has no verdict: with many groups, some differ by chance.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct GroupChange {
     /// Value of each key of `--by`. Hours are those of the day, so that two days compare.
     pub by: BTreeMap<&'static str, String>,
@@ -21,7 +22,7 @@ pub struct GroupChange {
 }
 
 /// Figures of one group on one side.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct GroupFigures {
     /// Requests.
     pub requests: u64,

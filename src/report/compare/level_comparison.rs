@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::{Value, json};
 
 use super::super::accumulate::AccumulatorSettings;
 use super::super::source::{SourceError, SourceReader};
 use super::super::text::{TextLayout, named_lines};
+use super::json::ComparisonDocument;
 use super::{ComparedRun, Comparison, ComparisonSettings, markdown, text};
 use crate::stats::change::Verdict;
 
@@ -38,13 +39,38 @@ pub struct LevelComparison {
 }
 
 /// A side that is worse on no level, where the other one is worse on at least one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Winner {
     /// The first side.
     Before,
     /// The second side.
     After,
+}
+
+/// Comparisons of all levels as one JSON object.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct LevelComparisonsDocument<'a> {
+    streamgauge_sweep_comparison: u32,
+    /// Null where no side is worse, or each is worse on a level.
+    winner: Option<Winner>,
+    /// Names of levels that only one side has.
+    unpaired: &'a [String],
+    levels: Vec<LevelDocument<'a>>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct LevelDocument<'a> {
+    level: &'a str,
+    comparison: ComparisonDocument<'a>,
+    /// Verdict of the first side against the second.
+    reversed_verdict: Option<Verdict>,
+}
+
+impl<'a> LevelDocument<'a> {
+    fn of(of: &'a LevelComparison) -> Self {
+        Self { level: &of.level, comparison: of.comparison.document(), reversed_verdict: of.reversed }
+    }
 }
 
 /// Comparisons of all levels.
@@ -113,23 +139,20 @@ impl LevelComparisons {
         }
     }
 
-    /// The comparisons as JSON.
-    pub fn value(&self) -> Value {
-        let level = |of: &LevelComparison| json!({"level": of.level, "comparison": of.comparison.value(), "reversed_verdict": of.reversed});
-        json!({
-            "winner": self.winner(),
-            "unpaired": self.unpaired,
-            "levels": self.levels.iter().map(level).collect::<Vec<_>>(),
-        })
+    /// The comparisons as one JSON object.
+    pub fn document(&self) -> LevelComparisonsDocument<'_> {
+        LevelComparisonsDocument {
+            streamgauge_sweep_comparison: VERSION,
+            winner: self.winner(),
+            unpaired: &self.unpaired,
+            levels: self.levels.iter().map(LevelDocument::of).collect(),
+        }
     }
 
     /// Renders one JSON object.
     pub fn json(&self) -> String {
-        let mut object = json!({ "streamgauge_sweep_comparison": VERSION });
-        if let (Value::Object(object), Value::Object(own)) = (&mut object, self.value()) {
-            object.extend(own);
-        }
-        serde_json::to_string_pretty(&object).unwrap_or_default() + "\n"
+        // Numbers, names and string keys always serialize.
+        serde_json::to_string_pretty(&self.document()).unwrap_or_default() + "\n"
     }
 
     /// Renders text.

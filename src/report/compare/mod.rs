@@ -18,12 +18,13 @@ mod figure;
 mod group_change;
 pub mod history;
 pub mod html;
-mod json;
+pub mod json;
 pub mod level_comparison;
 pub mod markdown;
 mod same_experiment;
 pub mod text;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::accumulate::{Accumulator, AccumulatorSettings};
@@ -107,7 +108,7 @@ pub struct Comparison {
 }
 
 /// How the change was estimated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ComparisonMethod {
     /// Several runs on each side.

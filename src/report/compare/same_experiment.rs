@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::context::{FactName, UNKNOWN};
@@ -22,7 +23,7 @@ const MAX_RATE_DIFFERENCE: f64 = 0.1;
 const PER_RUN: [FactName; 4] = [FactName::Date, FactName::Command, FactName::Duration, FactName::Seed];
 
 /// A difference between the sides.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ExperimentDifference {
     /// What differs.
     pub what: String,
@@ -35,7 +36,7 @@ pub struct ExperimentDifference {
 }
 
 /// Whether both sides are one experiment.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct WorkloadComparison {
     /// Every run sent the same plan: load, trace and seed.
     pub same_plan: bool,

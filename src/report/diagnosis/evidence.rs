@@ -1,5 +1,6 @@
 //! One figure with its interval and the threshold that it passed.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::ascii_plot::{format_percent, format_value};
@@ -8,7 +9,7 @@ use crate::stats::estimate::Estimate;
 use crate::stats::interval::Interval;
 
 /// Unit of a figure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EvidenceUnit {
     /// A share of 1.
@@ -45,7 +46,7 @@ impl EvidenceUnit {
 }
 
 /// A figure that supports a finding.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Evidence {
     /// Name of the figure.
     pub name: &'static str,

@@ -36,6 +36,7 @@ mod scheduler;
 mod table;
 mod tail;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::request_point::RequestPoint;
@@ -46,7 +47,7 @@ pub use relations::TtftSplit;
 pub use table::{finding_table, lines, relation_table};
 
 /// What bounds a latency, or disturbs it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DiagnosisVerdict {
     /// TTFT is mostly the processing of the prompt.
@@ -90,7 +91,7 @@ impl DiagnosisVerdict {
 }
 
 /// A statement about the cause of a latency.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Finding {
     /// The cause.
     pub verdict: DiagnosisVerdict,
@@ -124,7 +125,7 @@ pub struct DiagnosisFacts {
 }
 
 /// The diagnosis of a run.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Diagnosis {
     /// Measured relations, with or without a verdict.
     pub relations: Vec<Evidence>,

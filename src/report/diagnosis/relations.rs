@@ -1,5 +1,6 @@
 //! What latencies depend on: TTFT against prompts and load, TPOT against load, and the parts of TTFT by the server.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::confidence::BOOTSTRAP_SEED;
@@ -16,7 +17,7 @@ use crate::trace_file::server_metrics::ServerMetric;
 const MIN_RELATIVE_RANGE: f64 = 0.2;
 
 /// Mean TTFT, split by the server's own histograms.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct TtftSplit {
     /// Mean TTFT at the client, in seconds.
     pub total_s: f64,

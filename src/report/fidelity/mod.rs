@@ -15,6 +15,7 @@
 
 pub(super) mod text;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::accumulate::RequestStats;
@@ -30,7 +31,7 @@ use crate::stats::prefix_cache::{PrefixLookup, PrefixReuse};
 const PERCENTILES: [f64; 4] = [50.0, 90.0, 99.0, 99.9];
 
 /// Comparison of a run with its plan.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Fidelity {
     /// Send lag behind the planned moments.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,7 +57,7 @@ pub struct Fidelity {
 }
 
 /// Request rate over time.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct RateFidelity {
     /// Planned requests per second, from the first request to the last.
     pub planned_per_second: Option<f64>,
@@ -73,7 +74,7 @@ pub struct RateFidelity {
 }
 
 /// Shared prompt prefixes.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct PrefixFidelity {
     /// Blocks of all prompts.
     pub blocks: u64,
@@ -89,7 +90,7 @@ pub struct PrefixFidelity {
 }
 
 /// Pauses of the turns with both a planned and an achieved pause.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ThinkTimes {
     /// Planned pauses.
     pub planned: DurationSummary,
@@ -98,7 +99,7 @@ pub struct ThinkTimes {
 }
 
 /// Client disconnects before the end of a response.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct AbortCounts {
     /// Planned disconnects.
     pub planned: u64,

@@ -1,5 +1,8 @@
 //! Figures that a tool computed itself. Without the requests behind them there is no distribution.
 
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
@@ -26,7 +29,7 @@ const STATISTICS: [(&str, &[&str]); 15] = [
 ];
 
 /// The figures of a file without requests.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct PeerSummary {
     /// Format of the file.
     #[serde(skip)]
@@ -35,9 +38,11 @@ pub struct PeerSummary {
     pub path: String,
     /// What the file reports about its run.
     #[serde(flatten, serialize_with = "facts")]
+    #[schemars(flatten, with = "FactFields<'static>")]
     pub facts: PeerFacts,
     /// Single numbers by name, by the tool's definitions.
     #[serde(serialize_with = "by_name")]
+    #[schemars(with = "BTreeMap<String, f64>")]
     pub totals: Vec<(String, f64)>,
     /// Statistics, by the tool's definitions.
     pub figures: Vec<PeerFigure>,
@@ -47,7 +52,7 @@ pub struct PeerSummary {
 }
 
 /// Statistics of one metric.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct PeerFigure {
     /// Name.
     pub name: String,
@@ -55,6 +60,7 @@ pub struct PeerFigure {
     pub unit: &'static str,
     /// Statistics that the file has, in the order of a table.
     #[serde(serialize_with = "by_name")]
+    #[schemars(with = "BTreeMap<String, f64>")]
     pub statistics: Vec<(String, f64)>,
 }
 
@@ -119,7 +125,7 @@ fn by_name<S: Serializer>(values: &[(String, f64)], serializer: S) -> Result<S::
     serializer.collect_map(values.iter().map(|(name, value)| (name, value)))
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct FactFields<'a> {
     tool: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -2,6 +2,7 @@
 //!
 //! A plan by raw throughput takes the highest throughput of the sweep as the capacity of a replica, whatever the SLO.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::fleet::{Fleet, missed_requests};
@@ -10,7 +11,7 @@ use super::replicas::{ReplicaTimeline, Reserves};
 use super::reserve_effect::PlannedLoad;
 
 /// What a plan takes as the capacity of a replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PlanBasis {
     /// Highest rate under the SLO.
@@ -20,7 +21,7 @@ pub enum PlanBasis {
 }
 
 /// One plan. Every replica serves, and each is ordered in time.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct AlternativePlan {
     /// Basis of the capacity.
     pub by: PlanBasis,
@@ -38,7 +39,7 @@ pub struct AlternativePlan {
 }
 
 /// The highest throughput of a sweep.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct RawThroughput {
     /// Name of its level.
     pub level: String,

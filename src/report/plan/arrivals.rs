@@ -3,6 +3,7 @@
 //! A window is a minute, because a replica's queue evens out shorter bursts, and the sweep measured that queue with its
 //! own bursts. Traffic of less than ten minutes has ten windows of at least a second.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 const SECONDS_PER_DAY: f64 = 86_400.0;
@@ -22,7 +23,7 @@ const MAX_STEPS: usize = 1 << 17;
 pub struct NoArrivalRate(u64);
 
 /// Requests of one window.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ArrivalWindow {
     /// Length.
     pub seconds: f64,

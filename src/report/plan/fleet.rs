@@ -1,5 +1,6 @@
 //! What replicas over time come to: GPUs, GPU-hours, money, power, and the requests that miss the SLO. Pure.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::arrivals::Arrivals;
@@ -11,7 +12,7 @@ use super::replicas::ReplicaTimeline;
 const HOURS_PER_DAY: f64 = 24.0;
 
 /// What a replica takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct ReplicaCost {
     /// GPUs of a replica; `None` if nobody states them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -22,7 +23,7 @@ pub struct ReplicaCost {
 }
 
 /// Replicas over time, in sums.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Fleet {
     /// Most replicas at once.
     pub peak_replicas: u64,

@@ -1,6 +1,7 @@
 //! Which requests a load consists of: lengths, later turns of sessions, cached prompt tokens. A capacity holds for the
 //! measured mix only.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::stats::length_histogram::LengthHistogram;
@@ -55,7 +56,7 @@ impl LoadMix {
 }
 
 /// A mix in means and shares.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct MixSummary {
     /// Mean prompt tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,7 +84,7 @@ impl std::fmt::Display for MixSummary {
 }
 
 /// Property of a load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MixProperty {
     /// Prompt tokens.
@@ -109,7 +110,7 @@ impl MixProperty {
 }
 
 /// Difference of the traffic from the measured load.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct MixDifference {
     /// What differs.
     pub property: MixProperty,

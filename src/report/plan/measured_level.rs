@@ -3,6 +3,7 @@
 //! The rate of a level is that of the requests that were sent, (n − 1) ÷ (last − first), and not the rate in its name. A
 //! closed loop has no arrivals, so its rate is that of its complete responses.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::load_mix::LoadMix;
@@ -20,7 +21,7 @@ use crate::stats::samples::Samples;
 use crate::trace_file::server_metrics::ServerMetric;
 
 /// One level of a sweep: its valid runs together.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct MeasuredLevel {
     /// Name in the sweep.
     pub name: String,
@@ -57,7 +58,7 @@ impl MeasuredLevel {
 }
 
 /// A level that shows nothing about the server.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct LevelWithoutResult {
     /// Name in the sweep.
     pub name: String,

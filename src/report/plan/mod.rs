@@ -53,6 +53,7 @@ mod tables;
 pub mod text;
 mod warnings;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::warnings::WarningText;
@@ -82,7 +83,7 @@ pub struct Traffic {
 }
 
 /// A complete plan, ready for every output format. The module documents its keys.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct CapacityPlan {
     streamgauge_plan: u32,
     /// The sweep.
@@ -135,7 +136,7 @@ pub struct CapacityPlan {
 }
 
 /// The sweep, as the plan read it.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the module's table has them")]
 pub struct PlanMeasurement {
     pub path: String,
@@ -147,7 +148,7 @@ pub struct PlanMeasurement {
 }
 
 /// Traffic in sums.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the module's table has them")]
 pub struct TrafficSummary {
     pub source: String,
@@ -163,7 +164,7 @@ pub struct TrafficSummary {
 }
 
 /// Power of the plan.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the module's table has them")]
 pub struct PlanPower {
     pub watts_per_replica: f64,
@@ -172,7 +173,7 @@ pub struct PlanPower {
 }
 
 /// One window of the plan.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the module's table has them")]
 pub struct PlanWindow {
     pub from_s: f64,

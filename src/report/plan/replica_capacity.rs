@@ -5,13 +5,14 @@
 //! [`crate::measure::slo::criteria`]. A saturated level surely misses, from its throughput on. Levels without a valid run
 //! are not in the list.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::measured_level::MeasuredLevel;
 use crate::report::sweep::level_verdict::LevelVerdict;
 
 /// Capacity of one replica, in requests per second.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ReplicaCapacity {
     /// Highest rate that holds the SLO.
     pub rate: f64,

@@ -10,12 +10,13 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::arrivals::Arrivals;
 
 /// What a plan has beyond the mean need.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Reserves {
     /// Share of a replica's capacity that the plan leaves free, 0 up to 1.
     pub headroom: f64,

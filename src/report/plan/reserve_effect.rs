@@ -9,6 +9,7 @@
 //! | failed replicas | as many replicas are down all the time |
 //! | order ahead of the start-up time | a replica serves a start-up time after its order |
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::arrivals::Arrivals;
@@ -17,7 +18,7 @@ use super::miss_curve::MissCurve;
 use super::replicas::{ReplicaTimeline, Reserves};
 
 /// A reserve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Reserve {
     /// Free share of each replica.
@@ -40,7 +41,7 @@ impl Reserve {
 }
 
 /// Fleet and misses of one side.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ReserveSide {
     /// Replicas.
     #[serde(flatten)]
@@ -51,7 +52,7 @@ pub struct ReserveSide {
 }
 
 /// A reserve, with it and without it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ReserveEffect {
     /// The reserve.
     pub reserve: Reserve,

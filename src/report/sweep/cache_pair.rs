@@ -1,5 +1,6 @@
 //! Rows of a matrix that differ only in their cache: cold against warm. Pure.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::file::CacheState;
@@ -15,7 +16,7 @@ const TIMES: [(ReportMetric, f64); 4] = [
 ];
 
 /// One figure of a pair.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(super) struct CacheFigure {
     pub(super) figure: String,
     pub(super) unit: &'static str,
@@ -24,7 +25,7 @@ pub(super) struct CacheFigure {
 }
 
 /// A cold and a warm level of one load.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(super) struct CachePair {
     pub(super) cold: String,
     pub(super) warm: String,

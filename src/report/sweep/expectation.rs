@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::SweepError;
@@ -62,7 +63,7 @@ impl Expectation {
 }
 
 /// Whether the runs of a row confirm its expectation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ExpectationVerdict {
     /// The whole interval is where it is expected; of a row alone, the figure is.
@@ -74,7 +75,7 @@ pub enum ExpectationVerdict {
 }
 
 /// The result of one row.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ExpectationResult {
     /// Name of the row.
     pub level: String,

@@ -22,6 +22,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::report::source::SourceReader;
@@ -35,7 +36,7 @@ pub const VERSION: u32 = 1;
 pub type FlagValues = BTreeMap<String, Vec<String>>;
 
 /// Content of `sweep.json`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the module's table has them")]
 pub struct SweepFile {
@@ -52,7 +53,7 @@ pub struct SweepFile {
 }
 
 /// Settings that decide every run.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the module's table has them")]
 pub struct SweepSpec {
@@ -71,7 +72,7 @@ pub struct SweepSpec {
 }
 
 /// Goals and limits of a search.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the module's table has them")]
 pub struct SearchSpec {
@@ -83,7 +84,7 @@ pub struct SearchSpec {
 }
 
 /// Dimension in which levels differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LoadAxis {
     /// Requests per second.
@@ -103,7 +104,7 @@ impl LoadAxis {
 }
 
 /// One level of load.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the module's table has them")]
 pub struct SweepLevel {
@@ -155,7 +156,7 @@ impl SweepLevel {
 }
 
 /// Content of the server's prefix cache before a level.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheState {
     /// Cold: the level's prompts were never sent before.
@@ -173,7 +174,7 @@ impl CacheState {
 }
 
 /// A completed run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the module's table has them")]
 pub struct SweepRun {
@@ -187,7 +188,7 @@ pub struct SweepRun {
 }
 
 /// Result of a search.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the module's table has them")]
 pub struct SearchOutcome {

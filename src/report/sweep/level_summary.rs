@@ -1,5 +1,6 @@
 //! One level of a sweep at one target: its figures, its verdict, and the series that it belongs to.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::file::SweepLevel;
@@ -21,7 +22,7 @@ const LOAD_FLAGS: [&str; 8] =
     ["arrivals", "connections", "cooldown", "duration", "max-in-flight", "requests", "warmup", "workers"];
 
 /// Summary of one level at one target.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct LevelSummary {
     pub(super) level: SweepLevel,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,11 +1,12 @@
 //! Whether a level of a sweep held its goals.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::measure::slo::criteria::{CriterionVerdict, ObservedShare, kept};
 
 /// Whether a level held the SLO. *Surely* means that the 95 % interval of its share of good requests does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LevelVerdict {
     /// Surely held.

@@ -4,6 +4,7 @@
 //! would have sent meanwhile. What it hid is the open loop's latency at the same throughput, on straight lines between the
 //! open levels that keep up, minus its own.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::level_summary::{LevelSummary, workloads};
@@ -14,7 +15,7 @@ use crate::report::metric::{MetricUnit, ReportMetric};
 const PERCENT: f64 = 99.0;
 
 /// A level on the curve. Latencies are in milliseconds.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(super) struct CurvePoint {
     pub(super) level: String,
     /// Complete responses per second.
@@ -28,7 +29,7 @@ pub(super) struct CurvePoint {
 }
 
 /// The curve of a workload that has levels of both kinds.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(super) struct LoopCurve {
     /// Metric of the latencies.
     pub(super) metric: &'static str,

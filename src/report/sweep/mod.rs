@@ -58,11 +58,12 @@ mod text;
 
 use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::accumulate::AccumulatorSettings;
-use super::compare::level_comparison::{LevelComparisons, LevelSides};
+use super::compare::level_comparison::{LevelComparisons, LevelComparisonsDocument, LevelSides};
 use super::compare::{ComparisonSettings, DEFAULT_MARGIN};
 use super::warnings::{self, ReportWarning, WarningText};
 use super::{PERCENTILES, RequestSummary};
@@ -108,7 +109,7 @@ impl SweepReportOptions {
 }
 
 /// Report on a sweep. The module documents its keys.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Sweep {
     streamgauge_sweep_report: u32,
     path: String,
@@ -131,6 +132,7 @@ pub struct Sweep {
     loop_curves: Vec<LoopCurve>,
     /// Target B against target A.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<LevelComparisonsDocument<'static>>")]
     comparison: Option<Value>,
     #[serde(skip)]
     targets: Option<LevelComparisons>,
@@ -143,7 +145,7 @@ pub struct Sweep {
 }
 
 /// A warning with the levels that it applies to.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct LevelWarning {
     #[serde(flatten)]
     warning: WarningText,
@@ -213,7 +215,7 @@ impl Sweep {
             goals,
             cache_pairs: cache_pairs(&levels),
             loop_curves: loop_curves(&levels),
-            comparison: targets.as_ref().map(LevelComparisons::value),
+            comparison: targets.as_ref().map(|compared| json!(compared.document())),
             targets,
             levels,
             warnings,

@@ -3,6 +3,7 @@
 //! `chat: ttft<=200ms tpot<=15ms` at `goodput>=95%` is judged as `ttft<=200ms` and as `tpot<=15ms`, each for 95 % of the
 //! requests. A saturated level holds none: its queue grows, so every latency does in the end.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::level_result::goal_results;
@@ -12,7 +13,7 @@ use crate::measure::slo::{Slo, Slos};
 use crate::report::accumulate::RequestStats;
 
 /// One objective at one level.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(super) struct ObjectiveResult {
     /// The objective, with the share of requests or gaps that it needs.
     pub(super) objective: String,

@@ -2,13 +2,14 @@
 //!
 //! An objective holds to a level if it holds there and at all lower levels of the series that were measured.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::level_summary::{LevelSummary, series};
 use super::level_verdict::LevelVerdict;
 
 /// The highest level to which an objective holds in a series.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(super) struct ObjectiveLimit {
     /// The objective.
     pub(super) objective: String,

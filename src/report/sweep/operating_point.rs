@@ -10,6 +10,7 @@
 //! | peak | the measured level of the most output tokens/s, whatever its latency |
 //! | collapse | the first level above the peak with less than 90 % of its output tokens/s |
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::level_summary::{LevelSummary, series};
@@ -22,7 +23,7 @@ const COLLAPSE_SHARE: f64 = 0.9;
 const MIN_LEVELS: usize = 2;
 
 /// What an operating point is best for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum PointKind {
     User,
@@ -33,7 +34,7 @@ pub(super) enum PointKind {
 }
 
 /// A level that stands out.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(super) struct OperatingPoint {
     pub(super) kind: PointKind,
     /// Name of the level.

@@ -1,5 +1,6 @@
 //! What the scraped servers reported during a level.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::report::servers::{ServerSummary, Trend};
@@ -7,7 +8,7 @@ use crate::report::source::ReportSource;
 use crate::trace_file::server_metrics::ServerMetric;
 
 /// Figures of all scraped pages of a level's runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub(super) struct ServerLoad {
     /// Highest mean share of the KV cache in use.
     #[serde(skip_serializing_if = "Option::is_none")]

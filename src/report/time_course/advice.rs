@@ -1,5 +1,6 @@
 //! How long a slice should be.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::metric::ReportMetric;
@@ -14,7 +15,7 @@ const MIN_REQUESTS_P99: f64 = 2_000.0;
 const MIN_SLICES: f64 = 10.0;
 
 /// Length of slices that the run supports.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct SliceAdvice {
     /// Length for means, in seconds.
     pub seconds: f64,

@@ -1,5 +1,6 @@
 //! Whether TTFT follows the requests of a slice: bursts that the server cannot hide.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::confidence::BOOTSTRAP_SEED;
@@ -16,7 +17,7 @@ const SLICES: usize = 60;
 const MIN_REQUESTS: usize = 5;
 
 /// Mean TTFT of a slice against its number of requests.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct LoadEffect {
     /// Length of a slice, in seconds.
     pub slice_s: f64,

@@ -18,6 +18,7 @@ mod steady;
 mod table;
 mod trends;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::metric::ReportMetric;
@@ -31,7 +32,7 @@ pub use table::{lines, trend_table};
 pub use trends::{FigureTrend, TrendVerdict};
 
 /// A run over time. Times are seconds on the report's timeline.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct TimeCourse {
     /// Start of the figures' window: the first start.
     pub from_s: f64,

@@ -1,5 +1,6 @@
 //! Where a run is steady: after its warm-up, and before a change at its end.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::metric::ReportMetric;
@@ -7,7 +8,7 @@ use super::slices::RequestSlices;
 use crate::stats::warm_up::{WarmUp, warm_up};
 
 /// The steady part of a run.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct SteadyState {
     /// Start, in seconds; the first start of the run without a warm-up.
     pub from_s: f64,

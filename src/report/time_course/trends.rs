@@ -1,5 +1,6 @@
 //! Whether a figure drifts while the run is steady: a server that degrades, or one that still improves.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::metric::ReportMetric;
@@ -15,7 +16,7 @@ const MAX_P: f64 = 0.01;
 const MIN_RELATIVE_RISE: f64 = 0.05;
 
 /// Whether a figure drifts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TrendVerdict {
     /// It gets worse.
@@ -38,7 +39,7 @@ impl TrendVerdict {
 }
 
 /// Drift of the mean of one metric.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct FigureTrend {
     /// Key of the metric.
     pub metric: &'static str,

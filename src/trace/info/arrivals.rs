@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::stats::deviation::ArrivalsPerSecond;
@@ -13,7 +14,7 @@ const MAX_DISTINCT_GAPS: usize = 1 << 14;
 const MAX_PENDING_ARRIVALS: usize = 1 << 16;
 
 /// Burstiness of arrivals. A Poisson process has about 1 for `gap_cv` and both dispersions.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Burstiness {
     /// Standard deviation of the gaps between arrivals, divided by their mean.
     pub gap_cv: f64,

@@ -7,6 +7,7 @@ mod windows;
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Trace;
@@ -36,7 +37,7 @@ pub const MAX_RATE_WINDOWS: usize = 96;
 const BLOCK_SIZES: [u32; 9] = [8, 16, 32, 64, 128, 256, 512, 1024, 2048];
 
 /// Summary of a trace.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct TraceInfo {
     /// Number of requests.
     pub requests: u64,
@@ -85,7 +86,7 @@ pub struct TraceInfo {
 }
 
 /// Session counts.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct SessionCounts {
     /// Number of sessions; estimated beyond 262,144.
     pub count: u64,

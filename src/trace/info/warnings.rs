@@ -1,5 +1,6 @@
 //! Warnings about a trace that is wrong or may mislead a replay. Each warning has advice.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::TraceInfo;
@@ -8,7 +9,7 @@ use crate::measure::time::Gap;
 use crate::trace_file::row::TraceHeader;
 
 /// A warning; [`text`](Self::text) describes it and [`advice`](Self::advice) names a remedy.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(tag = "warning", rename_all = "snake_case")]
 pub enum TraceWarning {
     /// Timestamps are those of batches.

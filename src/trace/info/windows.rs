@@ -3,6 +3,7 @@
 //! The windows start at one second and double whenever the trace outgrows [`MAX_WINDOWS`] of them, so that one pass in
 //! fixed memory suffices.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 const SECOND: u64 = 1_000_000_000;
@@ -10,7 +11,7 @@ const SECOND: u64 = 1_000_000_000;
 const MAX_WINDOWS: usize = 16;
 
 /// One window.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct TraceWindow {
     /// Start, in seconds since the first row.
     pub from_s: u64,

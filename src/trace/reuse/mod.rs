@@ -18,6 +18,7 @@ mod sums;
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 pub use pods::{MAX_FLEET_BLOCKS, MAX_PODS};
@@ -44,7 +45,7 @@ const MAX_GROUPS: usize = 1_000;
 pub const GROUP_KEYS: [&str; 4] = ["model", "class", "hour", "pod"];
 
 /// Where the reuse of a trace was lost.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ReuseReport {
     /// Number of pods.
     pub pods: usize,
@@ -65,7 +66,7 @@ pub struct ReuseReport {
 }
 
 /// How sessions move between pods.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
 pub struct SessionMoves {
     /// Sessions with at least two requests.
     pub repeated: u64,

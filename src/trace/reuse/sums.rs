@@ -2,11 +2,12 @@
 
 use std::ops::AddAssign;
 
-use serde::ser::SerializeMap as _;
-use serde::{Serialize, Serializer};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// Hits of a group of requests, in tokens.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(into = "ReuseChain")]
 pub struct ReuseSums {
     /// Requests.
     pub requests: u64,
@@ -85,26 +86,37 @@ impl AddAssign for ReuseSums {
     }
 }
 
-impl Serialize for ReuseSums {
-    /// The chain from offered to cached; a step that is unknown is absent.
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("requests", &self.requests)?;
-        map.serialize_entry("prompt_tokens", &self.prompt_tokens)?;
-        map.serialize_entry("offered_tokens", &self.offered_tokens)?;
-        map.serialize_entry("lost_by_routing_tokens", &self.lost_by_routing())?;
-        let signed = |value: Option<u64>| value.map(u64::cast_signed);
-        for (key, value) in [
-            ("lost_to_capacity_tokens", signed(self.lost_to_capacity())),
-            ("lost_otherwise_tokens", self.lost_otherwise()),
-            ("cached_tokens", signed(self.cached_tokens)),
-            ("sticky_session_gain_tokens", self.sticky_session_gain()),
-            ("sticky_prefix_gain_tokens", self.sticky_prefix_gain()),
-        ] {
-            if let Some(value) = value {
-                map.serialize_entry(key, &value)?;
-            }
+/// The chain from offered to cached tokens; a step that is unknown is absent.
+#[derive(Serialize, JsonSchema)]
+struct ReuseChain {
+    requests: u64,
+    prompt_tokens: u64,
+    offered_tokens: u64,
+    lost_by_routing_tokens: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost_to_capacity_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost_otherwise_tokens: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cached_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sticky_session_gain_tokens: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sticky_prefix_gain_tokens: Option<i64>,
+}
+
+impl From<ReuseSums> for ReuseChain {
+    fn from(sums: ReuseSums) -> Self {
+        Self {
+            requests: sums.requests,
+            prompt_tokens: sums.prompt_tokens,
+            offered_tokens: sums.offered_tokens,
+            lost_by_routing_tokens: sums.lost_by_routing(),
+            lost_to_capacity_tokens: sums.lost_to_capacity(),
+            lost_otherwise_tokens: sums.lost_otherwise(),
+            cached_tokens: sums.cached_tokens,
+            sticky_session_gain_tokens: sums.sticky_session_gain(),
+            sticky_prefix_gain_tokens: sums.sticky_prefix_gain(),
         }
-        map.end()
     }
 }

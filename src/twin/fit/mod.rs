@@ -47,7 +47,7 @@ pub struct EngineFit {
 }
 
 /// Residuals of a regression in one regime of the load.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, schemars::JsonSchema)]
 pub struct Residual {
     /// The regime.
     pub regime: String,

@@ -1,11 +1,12 @@
 //! Statistics of one latency.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::stats::samples::SortedSamples;
 
 /// Statistics of one latency, in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub(super) struct LatencyStats {
     /// Number of values.
     pub(super) count: u64,

@@ -7,6 +7,7 @@
 //! events: every open stream emits one per interval. Above [`MAX_EVENTS_PER_SECOND`] the interval grows, and the rest
 //! of the plan is extrapolated.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::measure::time::Gap;
@@ -41,7 +42,7 @@ const DESCRIPTORS_PER_STREAM: u64 = 3;
 const RESERVED_DESCRIPTORS: u64 = 256;
 
 /// Average load of a plan or a self-test.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub(in crate::cli::runner) struct OfferedLoad {
     /// Sent requests per second.
     pub(super) requests_per_second: f64,

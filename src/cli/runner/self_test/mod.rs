@@ -16,6 +16,7 @@ use std::thread::{self, JoinHandle};
 
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 use nix::sys::time::TimeValLike as _;
+use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::oneshot;
 
@@ -55,7 +56,7 @@ const MAX_WAIT_TO_RUN_RATIO: u64 = 2;
 const MAX_CORE_UTILIZATION: f64 = 0.8;
 
 /// Results of the self-test.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub(super) struct SelfTestFindings {
     /// Load of the plan.
     planned: OfferedLoad,

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{LiveSnapshot, ModelCounts, histogram_since, increments};
 use crate::measure::histogram::Histogram;
 
 /// Activity between two snapshots, of one model or of all. Zero fields are omitted.
-#[derive(Debug, Default, PartialEq, Serialize)]
+#[derive(Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct HistoryPoint {
     /// Open at the end: requests, streams without a token, streams with a token.
     #[serde(skip_serializing_if = "is_default")]
@@ -47,7 +48,7 @@ pub struct HistoryPoint {
 /// a count. Bucket `i` is `(2^(i/8), 2^((i+1)/8)]`; the buckets at both ends of the range also hold all shorter and all
 /// longer values. The counts from that bucket on follow, with `-n` for `n` empty buckets. An empty histogram has no
 /// numbers.
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct SparseHistogram(Vec<i64>);
 
 impl LiveSnapshot {

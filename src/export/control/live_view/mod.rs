@@ -12,6 +12,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::export::registry::catalog::{Id, attribute};
@@ -22,7 +23,7 @@ use crate::measure::histogram::Histogram;
 use crate::measure::time::Stamp;
 
 /// Open requests.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct InFlight {
     /// All open requests.
     pub requests: i64,
@@ -37,7 +38,7 @@ pub struct InFlight {
 }
 
 /// Open streams.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct OpenStreams {
     /// Streams without a token.
     pub waiting: i64,
@@ -58,7 +59,7 @@ pub struct LiveSnapshot {
 }
 
 /// Activity between two snapshots. Requests count when they end; tokens and gaps count when they arrive.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct WindowStats {
     /// Length of the window in seconds.
     pub seconds: f64,
@@ -86,7 +87,7 @@ pub struct WindowStats {
 }
 
 /// Quantiles of a latency, in ms.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct LatencyQuantiles {
     /// Median.
     pub p50: f64,
@@ -97,7 +98,7 @@ pub struct LatencyQuantiles {
 }
 
 /// Verdicts of one SLO between two snapshots.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct WindowGoodput {
     /// Requests that met it.
     pub met: u64,

@@ -5,6 +5,7 @@
 
 pub mod text;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 
@@ -59,7 +60,7 @@ impl HistoryRun {
 }
 
 /// What changed over a history.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct RunHistory {
     streamgauge_run_history: u32,
     /// Relative change, and difference of a share, that still counts as no regression.
@@ -73,7 +74,7 @@ pub struct RunHistory {
 }
 
 /// A run by its place and its date.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct RunName {
     /// Path.
     pub path: String,
@@ -82,7 +83,7 @@ pub struct RunName {
 }
 
 /// One figure over the runs.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct FigureHistory {
     #[serde(skip)]
     of: ComparedFigure,
@@ -97,7 +98,7 @@ pub struct FigureHistory {
 }
 
 /// A change that begins with one run.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct HistoryChange {
     /// Index of the first run after the change.
     pub run: usize,
