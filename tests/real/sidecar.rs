@@ -1,4 +1,4 @@
-//! A pod of `deploy/kubernetes/sidecar.yaml`: what vLLM is started with, and what it waits for before it stops.
+//! A pod of `deploy/kustomize/overlays/vllm`: what vLLM is started with, and what it waits for before it stops.
 
 use std::fs;
 use std::path::Path;
@@ -14,8 +14,13 @@ use super::program::ProxyProcess;
 use super::support::client::Client;
 use super::tools;
 
+/// The Deployment and the Service.
 fn documents() -> Vec<Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/kubernetes/sidecar.yaml");
+    ["overlays/vllm/engine.yaml", "base/service.yaml"].iter().flat_map(|file| read(file)).collect()
+}
+
+fn read(file: &str) -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/kustomize").join(file);
     serde_saphyr::from_multiple(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
