@@ -1,4 +1,4 @@
-//! A pod of `deploy/kubernetes/sidecar.yaml`: what vLLM is started with, and what it waits for before it stops.
+//! A pod of `deploy/kustomize/overlays/vllm`: what vLLM is started with, and what it waits for before it stops.
 
 use std::fs;
 use std::path::Path;
@@ -7,15 +7,20 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::http_client::{post, request};
+use super::http_client::{get_with, post, request};
 use super::pod;
 use super::processes::{self, SOON, until};
-use super::program::ProxyProcess;
+use super::program::{ProxyProcess, sum};
 use super::support::client::Client;
 use super::tools;
 
+/// The Deployment and the Service.
 fn documents() -> Vec<Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/kubernetes/sidecar.yaml");
+    ["overlays/vllm/engine.yaml", "base/service.yaml"].iter().flat_map(|file| read(file)).collect()
+}
+
+fn read(file: &str) -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/kustomize").join(file);
     serde_saphyr::from_multiple(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
@@ -50,6 +55,39 @@ fn a_pod_that_stops_waits_for_its_open_streams_and_no_longer() {
     assert!(waiting.try_wait().unwrap().is_none(), "it does not wait for the stream");
     drop(client);
     until("the last stream has ended, and the wait with it", SOON, || waiting.try_wait().unwrap().is_some());
+}
+
+/// llm-d-router's `pkg/epp/framework/plugins/datalayer/source/http/client.go`: a GET by Go's client with its own fields,
+/// on a connection that it keeps.
+#[test]
+fn the_scrape_of_an_endpoint_picker_passes_unchanged_and_is_no_inference() {
+    const FIELDS: &str = "User-Agent: Go-http-client/1.1\r\nAccept-Encoding: gzip\r\n";
+    let _turn = processes::shared_turn();
+    let sim = tools::sim(&[]);
+    let proxy = ProxyProcess::with(sim.addr, |command| {
+        command.args(["--class=inference_objective", "--slo=chat: ttft<=1s"]);
+    });
+    let direct = get_with(sim.addr, "/metrics", FIELDS);
+    assert!(direct.text().contains("\nvllm:num_requests_waiting{"), "{}", direct.text());
+    let mut picker = proxy.client();
+    for _ in 0..3 {
+        let scrape = format!("GET /metrics HTTP/1.1\r\nHost: {}\r\n{FIELDS}\r\n", proxy.addr);
+        let passed = picker.send(scrape).response();
+        assert_eq!((passed.status(), &passed.body), (200, &direct.body));
+        assert_eq!(passed.field("content-type"), direct.field("content-type"));
+    }
+    let asked =
+        json!({"model": "sim", "stream": true, "max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]});
+    let routed = "\r\nx-gateway-inference-objective: gold\r\nx-gateway-destination-endpoint: 10.0.0.7:8000\r\n\r\n";
+    let chat = request("/v1/chat/completions", &asked).replacen("\r\n\r\n", routed, 1);
+    assert_eq!(proxy.client().send(chat).response().status(), 200);
+
+    let table = proxy.settled(4);
+    let responses = |traffic| sum(&table, "streamgauge_http_responses_total", &[("traffic", traffic)]);
+    assert_eq!((responses("other"), responses("inference"), responses("probe")), (3.0, 1.0, 0.0));
+    let ended = |labels: &[(&str, &str)]| sum(&table, "streamgauge_stream_terminations_total", labels);
+    assert_eq!((ended(&[]), ended(&[("inference_objective", "gold")])), (1.0, 1.0), "of the one stream");
+    assert_eq!(sum(&table, "streamgauge_slo_requests_total", &[]), 1.0);
 }
 
 #[test]

@@ -177,7 +177,7 @@ fn every_alert_has_a_severity_and_a_section_of_the_runbook() {
 fn every_alert_is_tested_where_it_fires_and_where_it_must_not() {
     let tests = document("deploy/prometheus/rules_test.yml");
     let mut tested: BTreeMap<String, [usize; 2]> = BTreeMap::new();
-    for case in list(&tests["tests"]).iter().flat_map(|test| list(&test["alert_rule_test"])) {
+    for case in list(&tests["tests"]).iter().filter_map(|test| test["alert_rule_test"].as_array()).flatten() {
         let counts = tested.entry(case["alertname"].as_str().unwrap().to_owned()).or_default();
         counts[usize::from(list(&case["exp_alerts"]).is_empty())] += 1;
     }
@@ -224,48 +224,120 @@ fn named<'a>(items: &'a Value, name: &str) -> &'a Value {
     list(items).iter().find(|item| item["name"] == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-const SIDECAR: &str = "deploy/kubernetes/sidecar.yaml";
+const OVERLAYS: &str = "deploy/kustomize/overlays";
+
+/// The overlays with an inference server, and its container.
+const SIDECARS: [(&str, &str); 4] =
+    [("vllm", "vllm"), ("sglang", "sglang"), ("llama-cpp", "llama-cpp"), ("llm-d", "vllm")];
+
+/// The Deployment and the Service of an overlay.
+fn workload(overlay: &str) -> [Value; 2] {
+    let file = if overlay == "gateway" { "gateway" } else { "engine" };
+    [document(&format!("{OVERLAYS}/{overlay}/{file}.yaml")), document("deploy/kustomize/base/service.yaml")]
+}
+
+/// The policy of the injection by label, and the container that it adds.
+fn injected() -> (Value, String) {
+    let [policy, start, binding, of_start] =
+        <[Value; 4]>::try_from(documents(&format!("{OVERLAYS}/injection/injection.yaml"))).unwrap();
+    for (policy, binding) in [(&policy, binding), (&start, of_start)] {
+        assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
+    }
+    let added = policy["spec"]["mutations"][0]["jsonPatch"]["expression"].as_str().unwrap().to_owned();
+    (policy, added)
+}
+
+/// Whether a selector of labels selects what has them.
+fn selects(selector: &Value, labels: &Value) -> bool {
+    selector.as_object().unwrap().iter().all(|(key, value)| labels.get(key) == Some(value))
+}
 
 #[test]
-fn the_sidecar_takes_the_port_of_vllm_and_everything_points_at_the_right_one() {
-    let [deployment, service] = <[Value; 2]>::try_from(documents(SIDECAR)).unwrap();
-    let monitor = document("deploy/kubernetes/podmonitor.yaml");
-    let pod = &deployment["spec"]["template"]["spec"];
-    let sidecar = named(&pod["initContainers"], "streamgauge");
-    let vllm = named(&pod["containers"], "vllm");
-    assert_eq!(sidecar["restartPolicy"], "Always", "else it is no sidecar");
-
-    let configuration = checked(&texts(&sidecar["args"]), &root());
-    let [listen, admin, upstream] = ["listen", "admin", "upstream"].map(|key| port(setting(&configuration, key)));
-    assert_eq!(named(&sidecar["ports"], "http")["containerPort"], listen);
-    assert_eq!(named(&sidecar["ports"], "streamgauge")["containerPort"], admin);
-    assert!(texts(&vllm["args"]).contains(&&*format!("--port={upstream}")));
-    assert!(texts(&vllm["args"]).contains(&"--host=127.0.0.1"), "nobody goes past the proxy");
-    assert_eq!(
-        service["spec"]["ports"][0]["targetPort"], listen,
-        "by its number, which is known without a sidecar's name"
-    );
-    assert_eq!(service["spec"]["ports"][0]["port"], listen, "clients notice nothing");
-
-    for probe in ["startupProbe", "readinessProbe", "livenessProbe"] {
-        assert_eq!(sidecar[probe]["httpGet"]["port"], "streamgauge");
-        assert_eq!(vllm[probe]["httpGet"]["port"], listen, "vLLM is on loopback, where no kubelet comes");
-    }
-    // It starts before vLLM, which /readyz waits for.
-    assert_eq!(sidecar["startupProbe"]["httpGet"]["path"], "/livez");
-    assert_eq!(sidecar["readinessProbe"]["httpGet"]["path"], "/readyz");
-    assert_eq!(sidecar["livenessProbe"]["httpGet"]["path"], "/livez");
-
+fn a_sidecar_takes_the_port_of_its_server_and_everything_points_at_the_right_one() {
+    let monitor = document("deploy/kustomize/base/monitors.yaml");
     assert_eq!(monitor["spec"]["podMetricsEndpoints"][0]["port"], "streamgauge");
-    let labels = deployment["spec"]["template"]["metadata"]["labels"].as_object().unwrap();
-    for selector in [&monitor["spec"]["selector"]["matchLabels"], &service["spec"]["selector"]] {
-        assert!(selector.as_object().unwrap().iter().all(|(key, value)| labels.get(key) == Some(value)), "{selector}");
+    for (overlay, name) in SIDECARS {
+        let [deployment, service] = workload(overlay);
+        let pod = &deployment["spec"]["template"]["spec"];
+        let sidecar = named(&pod["initContainers"], "streamgauge");
+        let engine = named(&pod["containers"], name);
+        assert_eq!(sidecar["restartPolicy"], "Always", "else it is no sidecar");
+
+        let configuration = checked(&texts(&sidecar["args"]), &root());
+        let [listen, admin, upstream] = ["listen", "admin", "upstream"].map(|key| port(setting(&configuration, key)));
+        assert_eq!(named(&sidecar["ports"], "http")["containerPort"], listen);
+        assert_eq!(named(&sidecar["ports"], "streamgauge")["containerPort"], admin);
+        assert!(texts(&engine["args"]).contains(&&*format!("--port={upstream}")), "{overlay}");
+        assert!(texts(&engine["args"]).contains(&"--host=127.0.0.1"), "{overlay}: nobody goes past the proxy");
+        assert_eq!(
+            service["spec"]["ports"][0]["targetPort"], listen,
+            "by its number, which is known without a sidecar's name"
+        );
+
+        for probe in ["startupProbe", "readinessProbe", "livenessProbe"] {
+            assert_eq!(sidecar[probe]["httpGet"]["port"], "streamgauge");
+            assert_eq!(engine[probe]["httpGet"]["port"], listen, "the server is on loopback, where no kubelet comes");
+        }
+        // It starts before the server, which /readyz waits for.
+        assert_eq!(sidecar["startupProbe"]["httpGet"]["path"], "/livez");
+        assert_eq!(sidecar["readinessProbe"]["httpGet"]["path"], "/readyz");
+        assert_eq!(sidecar["livenessProbe"]["httpGet"]["path"], "/livez");
+
+        let labels = &deployment["spec"]["template"]["metadata"]["labels"];
+        for selector in [&monitor["spec"]["selector"]["matchLabels"], &service["spec"]["selector"]] {
+            assert!(selects(selector, labels), "{selector}");
+        }
     }
 }
 
 #[test]
+fn a_gateway_forwards_to_a_service_and_drains_before_it_is_killed() {
+    let [deployment, service] = workload("gateway");
+    let pod = &deployment["spec"]["template"]["spec"];
+    let gateway = named(&pod["containers"], "streamgauge");
+    let configuration = checked(&texts(&gateway["args"]), &root());
+    assert_eq!(service["spec"]["ports"][0]["targetPort"], port(setting(&configuration, "listen")));
+    assert!(selects(&service["spec"]["selector"], &deployment["spec"]["template"]["metadata"]["labels"]));
+    let wait = Duration::from_secs(gateway["lifecycle"]["preStop"]["sleep"]["seconds"].as_u64().unwrap());
+    let grace = Duration::from_secs(pod["terminationGracePeriodSeconds"].as_u64().unwrap());
+    assert!(wait + duration(setting(&configuration, "drain")) < grace);
+    assert!(deployment["spec"]["replicas"].as_u64().unwrap() > 1, "one pod of two may be evicted");
+    assert_eq!(document("deploy/kustomize/base/poddisruptionbudget.yaml")["spec"]["maxUnavailable"], 1);
+}
+
+#[test]
+fn only_those_who_may_read_metrics_reach_the_admin_port() {
+    for (overlay, ..) in SIDECARS.into_iter().chain([("gateway", "")]) {
+        let [deployment, service] = workload(overlay);
+        let policy = document(&format!("{OVERLAYS}/{overlay}/networkpolicy.yaml"));
+        let labels = &deployment["spec"]["template"]["metadata"]["labels"];
+        assert!(selects(&policy["spec"]["podSelector"]["matchLabels"], labels));
+        let [clients, monitoring] = [0, 1].map(|rule| &policy["spec"]["ingress"][rule]);
+        assert_eq!(clients["ports"][0]["port"], service["spec"]["ports"][0]["targetPort"]);
+        assert_eq!(monitoring["ports"], serde_json::json!([{"port": 9464}]));
+        assert!(!list(&monitoring["from"]).is_empty(), "{overlay}: everybody");
+    }
+    // KV events do not pass through the proxy.
+    let [deployment, _] = workload("llm-d");
+    let engine = named(&deployment["spec"]["template"]["spec"]["containers"], "vllm");
+    let events = engine["ports"][0]["containerPort"].clone();
+    assert!(texts(&engine["args"]).iter().any(|argument| argument.contains(&format!("tcp://*:{events}"))));
+    let policy = document(&format!("{OVERLAYS}/llm-d/networkpolicy.yaml"));
+    assert_eq!(policy["spec"]["ingress"][0]["ports"][1]["port"], events);
+}
+
+#[test]
+fn the_endpoint_picker_reaches_the_pods_through_the_proxy() {
+    let [deployment, service] = workload("llm-d");
+    let pool = document(&format!("{OVERLAYS}/llm-d/inferencepool.yaml"));
+    assert_eq!(pool["spec"]["targetPorts"][0]["number"], service["spec"]["ports"][0]["targetPort"]);
+    let labels = &deployment["spec"]["template"]["metadata"]["labels"];
+    assert!(selects(&pool["spec"]["selector"]["matchLabels"], labels));
+}
+
+#[test]
 fn no_service_link_collides_with_a_variable_of_vllm() {
-    let documents = documents(SIDECAR);
+    let documents = workload("vllm");
     let clashes = |variables: &BTreeMap<String, String>| {
         let clash = |name: &&String| ["VLLM_", "STREAMGAUGE_"].iter().any(|prefix| name.starts_with(prefix));
         variables.keys().filter(clash).cloned().collect::<Vec<_>>()
@@ -277,31 +349,38 @@ fn no_service_link_collides_with_a_variable_of_vllm() {
         assert_eq!(pod::of_services(&others)["VLLM_PORT"], "tcp://10.96.0.7:8000");
         assert_eq!(clashes(&pod::environment(&others, container)), [""; 0], "{container}");
     }
-    let job = read("deploy/kubernetes/load-job.yaml");
+    let job = read(&format!("{OVERLAYS}/load/load.yaml"));
     let service = documents[1]["metadata"]["name"].as_str().unwrap();
     assert!(job.contains(&format!("--target=http://{service}:{}\n", documents[1]["spec"]["ports"][0]["port"])));
 }
 
 #[test]
 fn a_pod_ends_within_its_grace_period() {
-    let deployment = &documents(SIDECAR)[0];
-    let pod = &deployment["spec"]["template"]["spec"];
-    let configuration = checked(&texts(&named(&pod["initContainers"], "streamgauge")["args"]), &root());
-    let wait = texts(&named(&pod["containers"], "vllm")["lifecycle"]["preStop"]["exec"]["command"]);
-    assert_eq!(wait[0], "timeout");
-    assert!(wait[4].contains(&format!("127.0.0.1:{}/metrics", port(setting(&configuration, "admin")))));
-    let of_vllm = Duration::from_secs(30);
-    let needed = duration(wait[1]) + of_vllm + duration(setting(&configuration, "drain"));
-    let grace = Duration::from_secs(pod["terminationGracePeriodSeconds"].as_u64().unwrap());
-    assert!(needed < grace, "{needed:?} of {grace:?}");
+    for (overlay, name) in SIDECARS {
+        let [deployment, _] = workload(overlay);
+        let pod = &deployment["spec"]["template"]["spec"];
+        let configuration = checked(&texts(&named(&pod["initContainers"], "streamgauge")["args"]), &root());
+        let wait = texts(&named(&pod["containers"], name)["lifecycle"]["preStop"]["exec"]["command"]);
+        assert_eq!(wait[0], "timeout");
+        assert!(wait[4].contains(&format!("127.0.0.1:{}/metrics", port(setting(&configuration, "admin")))));
+        let of_engine = Duration::from_secs(30);
+        let needed = duration(wait[1]) + of_engine + duration(setting(&configuration, "drain"));
+        let grace = Duration::from_secs(pod["terminationGracePeriodSeconds"].as_u64().unwrap());
+        assert!(needed < grace, "{overlay}: {needed:?} of {grace:?}");
+    }
 }
 
 #[test]
-fn the_sidecar_may_do_nothing_that_it_need_not() {
-    let deployment = &documents(SIDECAR)[0];
+fn no_container_may_do_what_it_need_not() {
+    let [deployment, _] = workload("vllm");
     let context = &named(&deployment["spec"]["template"]["spec"]["initContainers"], "streamgauge")["securityContext"];
-    let job = &documents("deploy/kubernetes/load-job.yaml")[0]["spec"]["template"]["spec"]["containers"][0];
-    assert_eq!(&job["securityContext"], context, "nor may a part of a load");
+    let [gateway, _] = workload("gateway");
+    let [_, job] = <[Value; 2]>::try_from(documents(&format!("{OVERLAYS}/load/load.yaml"))).unwrap();
+    for workload in [gateway, job] {
+        let pod = &workload["spec"]["template"]["spec"];
+        assert_eq!(&named(&pod["containers"], "streamgauge")["securityContext"], context);
+        assert_eq!(pod["automountServiceAccountToken"], false);
+    }
     assert_eq!(context["capabilities"]["drop"], serde_json::json!(["ALL"]));
     assert_eq!(context["seccompProfile"]["type"], "RuntimeDefault");
     assert_eq!(
@@ -311,11 +390,34 @@ fn the_sidecar_may_do_nothing_that_it_need_not() {
     assert_eq!(context["allowPrivilegeEscalation"], false);
     let user = format!("USER {0}:{0}", context["runAsUser"]);
     assert!(read("deploy/Dockerfile").lines().any(|line| line == user), "the image's own user");
+    let (_, added) = injected();
+    let contexts = added.split("securityContext: ").nth(1).unwrap();
+    for part in ["drop: [\"ALL\"]", "readOnlyRootFilesystem: true", "runAsNonRoot: true", "type: \"RuntimeDefault\""] {
+        assert!(contexts.contains(part), "{part} in {added}");
+    }
+}
+
+#[test]
+fn the_policy_adds_a_proxy_that_the_program_accepts() {
+    let (policy, added) = injected();
+    let arguments = added.split("args: ").nth(1).unwrap().split_inclusive(']').next().unwrap();
+    let arguments: Vec<String> = serde_json::from_str(arguments).unwrap();
+    let arguments: Vec<String> = arguments.iter().map(|each| each.replace("$(UPSTREAM_PORT)", "8000")).collect();
+    let configuration = checked(&arguments.iter().map(String::as_str).collect::<Vec<_>>(), &root());
+    assert!(added.contains(&format!("containerPort: {}", port(setting(&configuration, "listen")))));
+    assert!(added.contains("restartPolicy: \"Always\""));
+    let annotation = "streamgauge/upstream-port";
+    assert!(added.contains(&format!("metadata.annotations['{annotation}']")), "{added}");
+    assert!(added.contains("value: \"8000\""), "the default of the annotation: {added}");
+    // Prometheus looks for the label that the policy acts on.
+    let label = &policy["spec"]["matchConstraints"]["objectSelector"]["matchLabels"];
+    let monitor = document(&format!("{OVERLAYS}/injection/monitors.yaml"));
+    assert_eq!(&monitor["spec"]["selector"]["matchLabels"], label);
 }
 
 #[test]
 fn a_job_sends_every_part_of_one_load_once() {
-    let [job, claim] = <[Value; 2]>::try_from(documents("deploy/kubernetes/load-job.yaml")).unwrap();
+    let [claim, job] = <[Value; 2]>::try_from(documents(&format!("{OVERLAYS}/load/load.yaml"))).unwrap();
     let (spec, pod) = (&job["spec"], &job["spec"]["template"]["spec"]);
     assert_eq!((&spec["completionMode"], &spec["backoffLimit"]), (&Value::from("Indexed"), &Value::from(0)));
     assert_eq!(pod["restartPolicy"], "Never", "nothing is sent twice");
@@ -330,12 +432,38 @@ fn a_job_sends_every_part_of_one_load_once() {
     assert!(out.ends_with("$(JOB_COMPLETION_INDEX)"), "each part has a folder of its own");
     assert_eq!(container["volumeMounts"][0]["mountPath"], folder);
     assert_eq!(pod["volumes"][0]["persistentVolumeClaim"]["claimName"], claim["metadata"]["name"]);
-    // The program takes all of it, and then finds nobody to send to.
+    // The program takes all of it, with the time that the policy sets, and then finds nobody to send to.
+    let start = "--start-at=$(START_AT)";
+    assert!(arguments.contains(&start) && container["env"][0]["name"] == "START_AT");
+    let kept = arguments.iter().filter(|argument| !argument.starts_with("--target=") && **argument != start);
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
-    command.args(arguments.iter().filter(|argument| !argument.starts_with("--target=")));
-    let nobody = command.arg("--target=http://127.0.0.1:9").env_clear().env("JOB_COMPLETION_INDEX", "3").output();
+    command.args(kept).args(["--start-at=2030-01-01T12:00:00Z", "--target=http://127.0.0.1:9"]);
+    let nobody = command.env_clear().env("JOB_COMPLETION_INDEX", "3").output();
     let said = String::from_utf8(nobody.unwrap().stderr).unwrap();
     assert!(said.starts_with("error: cannot reach http://127.0.0.1:9"), "{said}");
+}
+
+#[test]
+fn every_board_and_every_rule_is_an_object_of_the_base() {
+    let boards = document("dashboards/kustomization.yaml");
+    let named: BTreeSet<&str> =
+        list(&boards["configMapGenerator"]).iter().flat_map(|board| texts(&board["files"])).collect();
+    let folder = fs::read_dir(root().join("dashboards")).unwrap().map(|entry| entry.unwrap().file_name());
+    let names: Vec<String> = folder.map(|name| name.into_string().unwrap()).collect();
+    let files: BTreeSet<&str> = names.iter().map(String::as_str).filter(|name| name.ends_with(".json")).collect();
+    assert_eq!(named, files, "remedy: deploy/kustomize/render");
+    let rule = document("deploy/kustomize/base/prometheusrule.yaml");
+    assert!(rule["spec"] == document("deploy/prometheus/rules.yml"), "remedy: deploy/kustomize/render");
+}
+
+#[test]
+fn the_chart_knows_every_setting_that_it_does_not_set_itself() {
+    let schema: Value = serde_json::from_str(&read("deploy/helm/streamgauge/values.schema.json")).unwrap();
+    let known: BTreeSet<&str> = texts(&schema["properties"]["settings"]["propertyNames"]["enum"]).into_iter().collect();
+    let program: Value = serde_json::from_str(&read("tests/data/config.schema.json")).unwrap();
+    let own = ["admin", "drain", "listen", "upstream"];
+    let keys = program["properties"].as_object().unwrap().keys().map(String::as_str);
+    assert_eq!(known, keys.filter(|key| !own.contains(key)).collect(), "in values.schema.json");
 }
 
 #[test]
@@ -357,7 +485,7 @@ fn compose_starts_what_exists_and_scrapes_what_listens() {
     assert_eq!(texts(&job["static_configs"][0]["targets"]), [format!("streamgauge:{}", port(admin))]);
     assert!(
         read("deploy/prometheus/rules.yml")
-            .contains(&format!("absent(up{{job=~\"(.+/)?{}\"}})", job["job_name"].as_str().unwrap()))
+            .contains(&format!("absent(up{{job=~\"(.+[/-])?{}\"}})", job["job_name"].as_str().unwrap()))
     );
 
     let collector = document("deploy/otel-collector.yaml");

@@ -38,7 +38,6 @@ const OTHER_PROGRAMS_FLAGS: [&str; 25] = [
     "--detach",
     "--enable-feature",
     "--file",
-    "--filename",
     "--isl-block-size",
     "--locked",
     "--now",
@@ -57,6 +56,7 @@ const OTHER_PROGRAMS_FLAGS: [&str; 25] = [
     "--tag",
     "--test",
     "--ulimit",
+    "--values",
 ];
 
 fn root() -> PathBuf {

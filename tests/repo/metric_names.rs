@@ -9,7 +9,9 @@ use streamgauge::export::registry::catalog::{Convention, Instrument, InstrumentK
 use streamgauge::export::registry::error_type::TERMINATIONS;
 
 /// What begins like a metric and is none.
-const NO_METRICS: [&str; 11] = [
+const NO_METRICS: [&str; 12] = [
+    // The name of a recording rule where autoscalers allow no colon.
+    "streamgauge_autoscaling_concurrency",
     "gen_ai_latest_experimental",
     "streamgauge.yaml",
     "streamgauge.json",

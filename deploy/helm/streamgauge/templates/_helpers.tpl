@@ -1,0 +1,111 @@
+{{- define "streamgauge-name" -}}
+{{- if contains "streamgauge" .Release.Name }}{{ .Release.Name }}{{ else }}{{ .Release.Name }}-streamgauge{{ end -}}
+{{- end }}
+
+{{- define "streamgauge-selector" -}}
+app.kubernetes.io/name: streamgauge
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "streamgauge-image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- define "streamgauge-workload" -}}
+{{ include "streamgauge-name" . }}-{{ eq .Values.mode "gateway" | ternary "gateway" "engine" }}
+{{- end }}
+
+{{/* The settings as flags. Keys of lists that are plural have a flag that is not. */}}
+{{- define "streamgauge-flags" -}}
+{{- $singular := dict "slos" "slo" "classes" "class" "routes" "route" "tokenizers" "tokenizer" }}
+{{- $flags := list }}
+{{- range $key, $value := .Values.settings }}
+  {{- $flag := get $singular $key | default $key | replace "_" "-" }}
+  {{- range kindIs "slice" $value | ternary $value (kindIs "invalid" $value | ternary (list) (list $value)) }}
+    {{- $flags = append $flags (printf "--%s=%s" $flag (kindIs "string" . | ternary . (toRawJson .))) }}
+  {{- end }}
+{{- end }}
+{{- toYaml $flags }}
+{{- end }}
+
+{{- define "streamgauge-securityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+readOnlyRootFilesystem: true
+allowPrivilegeEscalation: false
+capabilities: {drop: [ALL]}
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{/* The container that forwards and measures, of `root`: it listens on `port`, forwards to `upstream` and drains for `drain`. */}}
+{{- define "streamgauge-container" -}}
+{{- $values := .root.Values -}}
+name: streamgauge
+image: {{ include "streamgauge-image" .root }}
+imagePullPolicy: {{ $values.image.pullPolicy }}
+args:
+  - proxy
+  - --listen=0.0.0.0:{{ .port }}
+  # Not loopback: the kubelet and Prometheus ask from outside the pod.
+  - --admin=0.0.0.0:{{ $values.admin.port }}
+  {{- with $values.admin.arguments }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  - --upstream={{ .upstream }}
+  - --drain={{ .drain }}s
+  {{- include "streamgauge-flags" .root | nindent 2 }}
+# Who pushes, where telemetry is pushed: OTEL_EXPORTER_OTLP_ENDPOINT turns that on.
+env:
+  {{- with .env }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+  - {name: POD_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
+  - {name: OTEL_RESOURCE_ATTRIBUTES, value: "k8s.pod.name=$(POD_NAME),k8s.namespace.name=$(POD_NAMESPACE)"}
+  {{- with $values.env }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+ports:
+  - {name: {{ .portName | default "http" }}, containerPort: {{ .port }}}
+  - {name: streamgauge, containerPort: {{ $values.admin.port }}}
+# /livez, since /readyz waits for the server behind the proxy, which may start only after this succeeds.
+startupProbe:
+  httpGet: {path: /livez, port: streamgauge}
+  periodSeconds: 1
+  failureThreshold: 30
+# 503 while the server cannot be reached, and when the proxy drains.
+readinessProbe:
+  httpGet: {path: /readyz, port: streamgauge}
+  periodSeconds: 5
+livenessProbe:
+  httpGet: {path: /livez, port: streamgauge}
+  periodSeconds: 10
+  failureThreshold: 6
+securityContext:
+  {{- include "streamgauge-securityContext" .root | nindent 2 }}
+resources:
+  {{- toYaml $values.resources | nindent 2 }}
+{{- end }}
+
+{{/* `value` as an expression of CEL: an object of `type`, or a map where `type` is empty. */}}
+{{- define "streamgauge-cel" -}}
+{{- $type := .type -}}
+{{- if kindIs "map" .value -}}
+  {{- $fields := list -}}
+  {{- range $key, $value := .value -}}
+    {{- $of := has $key (list "limits" "requests") | ternary "" (printf "%s.%s" $type $key) -}}
+    {{- $cel := include "streamgauge-cel" (dict "value" $value "type" $of) -}}
+    {{- $fields = append $fields (printf "%s: %s" ($type | empty | ternary (quote $key) $key) $cel) -}}
+  {{- end -}}
+  {{ $type }}{ {{- join ", " $fields -}} }
+{{- else if kindIs "slice" .value -}}
+  {{- $items := list -}}
+  {{- range .value -}}
+    {{- $items = append $items (include "streamgauge-cel" (dict "value" . "type" $type)) -}}
+  {{- end -}}
+  [{{ join ", " $items }}]
+{{- else -}}
+  {{ toRawJson .value }}
+{{- end -}}
+{{- end }}
