@@ -9,6 +9,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod admin_access;
 mod client_disconnect;
 mod connection_reuse;
 mod error_responses;

@@ -10,11 +10,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use serde::Serialize;
 use serde_json::json;
 
+use super::access::AdminRole;
 use super::body::AdminBody;
 use super::history::HistoryQuery;
 use super::page::{self, Asset};
 use super::state::StateResponse;
-use super::{AdminConnection, AdminServer, host};
+use super::{AdminConnection, AdminServer};
 use crate::export::prometheus::negotiate;
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -33,10 +34,6 @@ const PATHS: [(&str, &str); 7] = [
 impl AdminServer {
     /// Handles one request.
     pub(super) fn handle<B>(&self, request: &Request<B>, seat: &Arc<AdminConnection>) -> Response<AdminBody> {
-        if !host::is_allowed(request, &self.telemetry.admin_hosts()) {
-            let told = json!({"error": "this port answers IP addresses, localhost and the names of --admin-hosts"});
-            return json_reply(StatusCode::MISDIRECTED_REQUEST, &told);
-        }
         let is_head = *request.method() == Method::HEAD;
         if !is_head && *request.method() != Method::GET {
             let mut refused = json_reply(StatusCode::METHOD_NOT_ALLOWED, &json!({"error": "only GET and HEAD"}));
@@ -53,7 +50,9 @@ impl AdminServer {
             "/readyz" => match self.not_ready_reason() {
                 None => json_reply(StatusCode::OK, &json!({"status": "ready"})),
                 Some(reason) => {
-                    let told = json!({"status": "not ready", "reason": reason});
+                    // The reason names the upstream's address, which a probe without a token does not need.
+                    let is_known = request.extensions().get::<AdminRole>() > Some(&AdminRole::Probe);
+                    let told = json!({"status": "not ready", "reason": is_known.then_some(reason)});
                     json_reply(StatusCode::SERVICE_UNAVAILABLE, &told)
                 }
             },
@@ -154,7 +153,7 @@ fn with_vary(mut response: Response<AdminBody>, by: &'static str) -> Response<Ad
     response
 }
 
-fn json_reply(status: StatusCode, body: &impl Serialize) -> Response<AdminBody> {
+pub(super) fn json_reply(status: StatusCode, body: &impl Serialize) -> Response<AdminBody> {
     // Our own structures with string keys always serialize.
     reply(status, JSON, serde_json::to_vec(body).unwrap_or_default())
 }
