@@ -21,6 +21,7 @@ mod proxy;
 mod replay;
 mod report;
 pub mod runner;
+mod running_config;
 mod service_manager;
 mod signals;
 mod sim;

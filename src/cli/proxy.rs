@@ -10,6 +10,7 @@ use clap::ValueHint;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::logging::{self, LogHandle};
+use super::running_config::RunningConfig;
 use super::service_manager;
 use super::signals::StopSignals;
 use super::successor::Successor;
@@ -90,7 +91,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             let problem = "--strict: the configuration has warnings; remedy: correct the settings that they name";
             return Ok(crate::cli::terminal::usage_error(&problem));
         }
-        return crate::cli::terminal::print(&explain(&loaded));
+        return crate::cli::terminal::print(&explain(&loaded, &loaded.config.digest()));
     }
     let logging = logging::start(loaded.config.log, &loaded.otlp).context("cannot begin to log")?;
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
@@ -98,9 +99,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The effective configuration as a configuration file that would give it again.
-fn explain(loaded: &LoadedConfig) -> String {
+pub(super) fn explain(loaded: &LoadedConfig, digest: &str) -> String {
     let (config, version) = (&loaded.config, env!("CARGO_PKG_VERSION"));
-    let head = format!("# Streamgauge {version}, configuration {}\n", config.digest());
+    let head = format!("# Streamgauge {version}, configuration {digest}\n");
     let otlp: String = loaded.otlp.explain().lines().map(|line| format!("# {line}\n")).collect();
     head + &config.explain(&loaded.settings) + &otlp + &explain_scrape(loaded)
 }
@@ -142,6 +143,8 @@ fn start(
     // Before anybody can see that we run and tell us to stop: a signal that nobody waits for kills.
     let mut signals = runtime.block_on(async { ProxySignals::new() })?;
     let proxy = Proxy::start_on(loaded.config.clone(), &loaded.otlp, logging.exported(), &mut inherited)?;
+    let running = Arc::new(RunningConfig::new(&loaded, logging.level()));
+    proxy.set_process_control(Box::new(Arc::clone(&running)));
     for address in inherited.unused() {
         tracing::warn!(
             "LISTEN_FDS has a socket for {address}, which is neither `listen` nor `admin`: nobody answers there"
@@ -162,7 +165,7 @@ fn start(
     }
     service_manager::ready();
     runtime.block_on(async {
-        let (end, drain) = watch(&proxy, &source, logging, loaded.config.drain, &mut signals).await;
+        let (end, drain) = watch(&proxy, &source, &running, loaded.config.drain, &mut signals).await;
         let patience = humantime::format_duration(drain.into());
         match end {
             ShutdownReason::Stopped => {
@@ -232,7 +235,7 @@ enum ShutdownReason {
 async fn watch(
     proxy: &Proxy,
     source: &ConfigSource,
-    logging: &LogHandle,
+    running: &RunningConfig,
     mut drain: Gap,
     signals: &mut ProxySignals,
 ) -> (ShutdownReason, Gap) {
@@ -276,7 +279,7 @@ async fn watch(
         match source.load() {
             Ok(loaded) => {
                 drain = loaded.config.drain;
-                reload(proxy, logging, loaded);
+                reload(proxy, running, loaded);
             }
             Err(error) => {
                 proxy.reload_failed();
@@ -313,12 +316,10 @@ async fn successor_ready(successor: &mut Option<Successor>) -> std::io::Result<(
     }
 }
 
-fn reload(proxy: &Proxy, logging: &LogHandle, loaded: LoadedConfig) {
+fn reload(proxy: &Proxy, running: &RunningConfig, loaded: LoadedConfig) {
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    if let Err(error) = logging.reload(loaded.config.log.level) {
-        tracing::error!("the log level stays as it was: {error}");
-    }
-    let restart = proxy.reload(loaded.config);
+    let restart = proxy.reload(loaded.config.clone());
+    running.replace(proxy.config(), loaded, &restart);
     tracing::info!("the configuration was loaded again");
     if !restart.is_empty() {
         tracing::warn!("these settings need a restart: {}", restart.join(", "));

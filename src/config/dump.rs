@@ -168,6 +168,7 @@ fn describe_origin(key: &str, place: &SettingOrigin) -> String {
     match (place, setting(key)) {
         (SettingOrigin::Flag, Some(setting)) => format!("flag {}", setting.flag),
         (SettingOrigin::Variable, Some(setting)) => format!("env {}", setting.variable),
+        (SettingOrigin::AdminPort, _) => "the admin port".to_owned(),
         (SettingOrigin::File(path, line), _) => format!("file {}:{line}", path.display()),
         _ => "default".to_owned(),
     }

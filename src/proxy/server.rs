@@ -23,6 +23,7 @@ use super::worker_shared::WorkerShared;
 use crate::clock::Clock;
 use crate::config::ProxyConfig;
 use crate::config::otlp::OtlpConfig;
+use crate::export::admin::process_control::ProcessControl;
 use crate::export::control::live_view::LiveSnapshot;
 use crate::export::control::thread::{ControlHandle, ControlPlane, RuntimeSettings};
 use crate::export::otlp;
@@ -225,6 +226,16 @@ impl Proxy {
         self.shared.config.store(Arc::new(config));
         self.shared.certificate_check.notify_one();
         restart
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> Arc<ProxyConfig> {
+        self.shared.config.load_full()
+    }
+
+    /// Lets the admin port show and change the process's settings.
+    pub fn set_process_control(&self, control: Box<dyn ProcessControl>) {
+        self.controls.set_process_control(control);
     }
 
     /// Records that a new configuration could not be loaded, so that the old one stays in force.

@@ -10,6 +10,7 @@
 mod support;
 
 mod admin_access;
+mod admin_control;
 mod client_disconnect;
 mod connection_reuse;
 mod error_responses;

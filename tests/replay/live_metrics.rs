@@ -255,8 +255,7 @@ fn an_admin_address_that_others_can_reach_needs_a_token_or_a_word_that_it_may_be
     std::fs::write(&rows, "{\"timestamp\":0,\"input_length\":64,\"output_length\":10,\"hash_ids\":[1]}\n").unwrap();
     let rows = rows.to_str().unwrap().to_owned();
     let run = |more: &[&str]| {
-        let output =
-            replay(&trace(folder.path()), server.local_addr()).args(["--admin", "0.0.0.0:0"]).args(more).output();
+        let output = replay(&rows, server.local_addr()).args(["--admin", "0.0.0.0:0"]).args(more).output();
         let output = output.unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };

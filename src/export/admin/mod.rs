@@ -9,6 +9,7 @@
 //! | `/api/state` | one JSON object: version, open requests, recent requests; see [`state`] |
 //! | `/api/live` | server-sent events, one JSON object a second; see [`live`] |
 //! | `/api/history` | the last 15 minutes in steps of one second; see [`history`] |
+//! | `/config`, `/log-level` | the configuration in force, and the log level, which can be changed; see [`process_control`] |
 //! | `/page/…` | the live page's assets; see [`page`] |
 //!
 //! In a run (`streamgauge replay`, `load`) these endpoints serve the run's data instead of the proxy's, and `/readyz`
@@ -17,13 +18,12 @@
 //! The server answers 421 to a request for any host except IP addresses, `localhost` and configured names: see `host`.
 //! [`access`] decides who may read what, by client certificates and tokens.
 //!
-//! A request passes a stack of layers: headers, compression, panics, access. Connections are below it: hyper
+//! A request passes a stack of layers: headers, compression, panics, access, and the origin of a request that changes something. Connections are below it: hyper
 //! limits their heads, and this module their number and age, because a layer sees requests only.
 //!
 //! The server runs on the control runtime, beside the exporters and never on a forwarding thread. Connections are
 //! limited in number and age. At the limit the longest-idle connection is closed, so idle clients cannot lock out a
-//! scraper or the kubelet. A live reader that falls behind is disconnected. Only GET and HEAD exist, so nothing can be
-//! changed.
+//! scraper or the kubelet. A live reader that falls behind is disconnected. Only `PUT /log-level` changes something.
 
 pub mod access;
 mod body;
@@ -31,6 +31,7 @@ pub mod history;
 mod host;
 pub mod live;
 pub mod page;
+pub mod process_control;
 mod routes;
 pub mod state;
 
@@ -54,6 +55,7 @@ use tower::{ServiceBuilder, service_fn};
 use tower_http::CompressionLevel;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
+use tower_http::csrf::CsrfLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 
 use self::access::{AccessLayer, AdminAccess};
@@ -218,10 +220,13 @@ impl AdminServer {
             .layer(CompressionLayer::new().quality(CompressionLevel::Fastest))
             .layer(CatchPanicLayer::custom(routes::internal_error))
             .layer(AccessLayer { access, telemetry, has_certificate })
+            .layer(CsrfLayer::new().with_rejection_response(|_| routes::cross_site()))
             .service(service_fn(move |request: Request<Incoming>| {
-                admin.touch(&of_request);
-                let response = admin.handle(&request, &of_request);
-                async { Ok::<_, Infallible>(response) }
+                let (admin, connection) = (Arc::clone(&admin), Arc::clone(&of_request));
+                async move {
+                    admin.touch(&connection);
+                    Ok::<_, Infallible>(admin.respond(request, &connection).await)
+                }
             }));
         let service = TowerToHyperService::new(service);
         let mut server = http1::Builder::new();

@@ -14,6 +14,7 @@ use super::access::AdminRole;
 use super::body::AdminBody;
 use super::history::HistoryQuery;
 use super::page::{self, Asset};
+use super::process_control::{log_level, put_log_level};
 use super::state::StateResponse;
 use super::{AdminConnection, AdminServer};
 use crate::export::prometheus::negotiate;
@@ -21,7 +22,7 @@ use crate::export::prometheus::negotiate;
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
-const PATHS: [(&str, &str); 7] = [
+const PATHS: [(&str, &str); 9] = [
     ("/", "the live page, in a browser; elsewhere this list"),
     ("/metrics", "metrics, for Prometheus"),
     ("/livez", "200 while the process turns"),
@@ -29,14 +30,29 @@ const PATHS: [(&str, &str); 7] = [
     ("/api/state", "what is going on, and the last requests"),
     ("/api/live", "rates and latencies, once a second"),
     ("/api/history", "the last quarter of an hour, second by second"),
+    ("/config", "the configuration in force, without secrets"),
+    ("/log-level", "the log level; PUT changes it"),
 ];
 
 impl AdminServer {
-    /// Handles one request.
-    pub(super) fn handle<B>(&self, request: &Request<B>, seat: &Arc<AdminConnection>) -> Response<AdminBody> {
+    /// Handles one request, reading its body if it changes something.
+    pub(super) async fn respond<B>(&self, request: Request<B>, seat: &Arc<AdminConnection>) -> Response<AdminBody>
+    where
+        B: http_body::Body<Data = Bytes, Error: std::error::Error + Send + Sync + 'static>,
+    {
+        let is_put = *request.method() == Method::PUT && request.uri().path() == "/log-level";
+        match self.telemetry.process_control().filter(|_| is_put) {
+            Some(control) => put_log_level(control, request.into_body(), &self.telemetry.clock).await,
+            None => self.handle(&request, seat),
+        }
+    }
+
+    /// Handles a request that changes nothing.
+    fn handle<B>(&self, request: &Request<B>, seat: &Arc<AdminConnection>) -> Response<AdminBody> {
         let is_head = *request.method() == Method::HEAD;
         if !is_head && *request.method() != Method::GET {
-            let mut refused = json_reply(StatusCode::METHOD_NOT_ALLOWED, &json!({"error": "only GET and HEAD"}));
+            let mut refused =
+                json_reply(StatusCode::METHOD_NOT_ALLOWED, &json!({"error": "only GET and HEAD, and PUT /log-level"}));
             refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             return refused;
         }
@@ -64,6 +80,10 @@ impl AdminServer {
                 let told = self.history.render(&asked, &self.telemetry, self.upstream());
                 reply(StatusCode::OK, JSON, told)
             }
+            "/config" if let Some(control) = self.telemetry.process_control() => {
+                reply(StatusCode::OK, TEXT, control.config())
+            }
+            "/log-level" if let Some(control) = self.telemetry.process_control() => log_level(control),
             path if let Some(found) = page::asset(path) => asset(found, request.headers()),
             _ => {
                 let paths = PATHS.map(|(path, _)| path);
@@ -123,6 +143,11 @@ fn reply(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>)
 /// Replies to a request whose handler panicked.
 pub(super) fn internal_error(_panic: Box<dyn Any + Send>) -> Response<AdminBody> {
     json_reply(StatusCode::INTERNAL_SERVER_ERROR, &json!({"error": "internal error; the log has the panic"}))
+}
+
+/// Replies to a request of another site's page that would change something.
+pub(super) fn cross_site() -> Response<AdminBody> {
+    json_reply(StatusCode::FORBIDDEN, &json!({"error": "a page of another site may not change anything here"}))
 }
 
 /// Replies with a part of the live page, or 304 if the client's copy is current.

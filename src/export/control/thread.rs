@@ -20,6 +20,7 @@ use crate::clock::Clock;
 use crate::config::otlp::{ExporterConfig, OtlpConfig, Sampler};
 use crate::export::admin::AdminServer;
 use crate::export::admin::access::AdminAccess;
+use crate::export::admin::process_control::ProcessControl;
 use crate::export::identity;
 use crate::export::otlp::batch::BatchExporter;
 use crate::export::otlp::exporter::{MetricsExporter, StopSignal};
@@ -53,6 +54,11 @@ impl ControlHandle {
     /// Applies new settings. Earlier reports are counted under the old ones.
     pub fn apply(&self, rules: RuntimeSettings) {
         self.0.apply(rules);
+    }
+
+    /// Lets the admin port show and change the process's settings.
+    pub fn set_process_control(&self, control: Box<dyn ProcessControl>) {
+        self.0.set_process_control(control);
     }
 
     /// Returns a snapshot that includes all reports so far.
