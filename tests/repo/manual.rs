@@ -11,7 +11,7 @@ use streamgauge::measure::dialect::TABLE;
 use streamgauge::trace::format;
 
 /// The front page and the chapters of the manual.
-const MANUAL: [&str; 16] = [
+const MANUAL: [&str; 17] = [
     "README.md",
     "dashboards/README.md",
     "deploy/README.md",
@@ -20,6 +20,7 @@ const MANUAL: [&str; 16] = [
     "src/capture/README.md",
     "src/cli/README.md",
     "src/config/README.md",
+    "src/export/README.md",
     "src/measure/README.md",
     "src/measure/dialect/README.md",
     "src/proxy/README.md",
