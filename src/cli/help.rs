@@ -7,8 +7,8 @@ use clap::Command;
 
 use super::verb_help::VerbHelp;
 use super::{
-    compare, completions, config, demo, doctor, inspect, load, manual, plan, proxy, replay, report, sim, sweep, trace,
-    twin,
+    compare, completions, config, demo, doctor, inspect, load, manual, plan, proxy, replay, report, sim, sweep, top,
+    trace, twin,
 };
 
 /// The help of `streamgauge` itself.
@@ -40,7 +40,7 @@ const PROGRAM: VerbHelp = VerbHelp {
 };
 
 /// The help of every verb.
-const VERBS: [(&str, VerbHelp); 16] = [
+const VERBS: [(&str, VerbHelp); 17] = [
     ("demo", demo::HELP),
     ("proxy", proxy::HELP),
     ("inspect", inspect::HELP),
@@ -55,6 +55,7 @@ const VERBS: [(&str, VerbHelp); 16] = [
     ("sim", sim::HELP),
     ("config", config::HELP),
     ("doctor", doctor::HELP),
+    ("top", top::HELP),
     ("completions", completions::HELP),
     ("help", manual::HELP),
 ];

@@ -9,6 +9,7 @@ mod config;
 mod demo;
 mod descriptors;
 mod doctor;
+mod effective_config;
 mod exit_code;
 mod help;
 pub mod inspect;
@@ -29,6 +30,7 @@ mod status_block;
 mod successor;
 mod sweep;
 mod terminal;
+mod top;
 mod trace;
 mod trace_input;
 mod twin;
@@ -77,6 +79,7 @@ enum Verb {
     Sim(Box<sim::Args>),
     Config(config::Args),
     Doctor(Box<doctor::Args>),
+    Top(top::Args),
     Completions(completions::Args),
     Help(manual::Args),
 }
@@ -113,6 +116,7 @@ pub fn main() -> ExitCode {
         Verb::Sim(args) => sim::run(*args),
         Verb::Config(args) => config::run(args),
         Verb::Doctor(args) => doctor::run(*args),
+        Verb::Top(args) => top::run(&args),
         Verb::Completions(args) => completions::run(&args),
         Verb::Help(args) => manual::run(&args),
     };

@@ -9,6 +9,7 @@ use clap::ValueHint;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::effective_config::explain;
 use super::logging::{self, LogHandle};
 use super::running_config::RunningConfig;
 use super::service_manager;
@@ -17,10 +18,6 @@ use super::successor::Successor;
 use super::verb_help::VerbHelp;
 use crate::clock::Clock;
 use crate::config::{ConfigSource, LoadedConfig, RawSettings};
-use crate::export::registry::aggregate::AggregateSettings;
-use crate::export::registry::catalog::Convention;
-use crate::export::registry::scrape_bound::{SUPPOSED_MODEL_BYTES, scrape_bound};
-use crate::measure::request_class::RequestClasses;
 use crate::measure::time::Gap;
 use crate::net::inherited::InheritedSockets;
 use crate::net::tls::FileWatch;
@@ -96,39 +93,6 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let logging = logging::start(loaded.config.log, &loaded.otlp).context("cannot begin to log")?;
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     start(loaded, source, &logging, inherited)
-}
-
-/// The effective configuration as a configuration file that would give it again.
-pub(super) fn explain(loaded: &LoadedConfig, digest: &str) -> String {
-    let (config, version) = (&loaded.config, env!("CARGO_PKG_VERSION"));
-    let head = format!("# Streamgauge {version}, configuration {digest}\n");
-    let otlp: String = loaded.otlp.explain().lines().map(|line| format!("# {line}\n")).collect();
-    head + &config.explain(&loaded.settings) + &otlp + &explain_scrape(loaded)
-}
-
-/// What the configuration costs the Prometheus server at most.
-fn explain_scrape(LoadedConfig { config, otlp, .. }: &LoadedConfig) -> String {
-    let settings = AggregateSettings {
-        slos: Arc::clone(&config.slos),
-        max_models: config.max_models,
-        max_class_values: config.max_class_values,
-        convention: if otlp.latest_gen_ai { Convention::Latest } else { Convention::Frozen },
-        ..AggregateSettings::default()
-    };
-    let bound = scrape_bound(&settings, &config.classes);
-    let without = scrape_bound(&settings, &RequestClasses::default());
-    let mut text = format!(
-        "# scrape: at most {} series and {} bytes of text, if every model of max_models has every route, status and ending \
-         (names of {SUPPOSED_MODEL_BYTES} bytes)\n",
-        bound.series, bound.bytes
-    );
-    if !config.classes.is_empty() {
-        let (more, sets) = (bound.series - without.series, bound.class_sets);
-        text += &format!(
-            "# classes: divide each series with a model into at most {sets}, and make {more} of these series\n"
-        );
-    }
-    text
 }
 
 /// Runs the proxy until it is told to stop, or another process has taken over and the last stream has ended.

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::effective_config::explain;
 use super::logging::LevelHandle;
-use super::proxy::explain;
 use crate::config::otlp::OtlpConfig;
 use crate::config::{LoadedConfig, LogLevel, ProxyConfig, SettingsLayer};
-use crate::export::admin::process_control::ProcessControl;
+use crate::export::control::process_control::ProcessControl;
 
 /// What is in force: a reload holds some settings until a restart, and the admin port may have changed the log level.
 pub(super) struct RunningConfig {

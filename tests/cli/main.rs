@@ -12,3 +12,4 @@ mod doctor;
 mod inspect;
 mod scrape_bound;
 mod sim;
+mod top;

@@ -137,7 +137,7 @@ fn examples_print_what_the_manual_says() {
             assert!(fits(&text, &expected), "$ {command}\n{shown}");
         }
     }
-    for verb in ["proxy", "inspect", "report", "plan", "trace", "twin", "config", "completions"] {
+    for verb in ["proxy", "inspect", "report", "plan", "trace", "twin", "config", "top", "completions"] {
         assert!(verbs.contains(verb), "no example of {verb}");
     }
 }
@@ -178,6 +178,7 @@ fn every_flag_in_the_manual_exists() {
         "config schema",
         "config slo",
         "doctor",
+        "top",
         "completions",
         "help",
     ];

@@ -27,9 +27,8 @@ use rustls::ServerConfig;
 use serde_json::json;
 use tower::{Layer, Service};
 
-use super::body::AdminBody;
+use super::body::{AdminBody, json_reply};
 use super::host;
-use super::routes::json_reply;
 use crate::config::AdminAccessConfig;
 use crate::export::control::state::ControlState;
 use crate::net::tls::{self, ClientCertificates, TlsError, TlsIdentity};

@@ -9,7 +9,7 @@
 //! | `/api/state` | one JSON object: version, open requests, recent requests; see [`state`] |
 //! | `/api/live` | server-sent events, one JSON object a second; see [`live`] |
 //! | `/api/history` | the last 15 minutes in steps of one second; see [`history`] |
-//! | `/config`, `/log-level` | the configuration in force, and the log level, which can be changed; see [`process_control`] |
+//! | `/config`, `/log-level` | the configuration in force, and the log level, which can be changed; see `log_level` |
 //! | `/page/…` | the live page's assets; see [`page`] |
 //!
 //! In a run (`streamgauge replay`, `load`) these endpoints serve the run's data instead of the proxy's, and `/readyz`
@@ -30,8 +30,8 @@ mod body;
 pub mod history;
 mod host;
 pub mod live;
+mod log_level;
 pub mod page;
-pub mod process_control;
 mod routes;
 pub mod state;
 

@@ -5,22 +5,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
+use http::header::{ACCEPT, ALLOW, CACHE_CONTROL, ETAG, IF_NONE_MATCH, VARY};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
-use serde::Serialize;
 use serde_json::json;
 
 use super::access::AdminRole;
-use super::body::AdminBody;
+use super::body::{AdminBody, JSON, json_reply, reply};
 use super::history::HistoryQuery;
+use super::log_level::{log_level, put_log_level};
 use super::page::{self, Asset};
-use super::process_control::{log_level, put_log_level};
 use super::state::StateResponse;
 use super::{AdminConnection, AdminServer};
 use crate::export::prometheus::negotiate;
 
 const TEXT: &str = "text/plain; charset=utf-8";
-const JSON: &str = "application/json";
 
 const PATHS: [(&str, &str); 9] = [
     ("/", "the live page, in a browser; elsewhere this list"),
@@ -133,13 +131,6 @@ fn index() -> String {
     format!("Streamgauge {}\n\n{}", env!("CARGO_PKG_VERSION"), lines.concat())
 }
 
-fn reply(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response<AdminBody> {
-    let mut response = Response::new(AdminBody::Full(body.into()));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response
-}
-
 /// Replies to a request whose handler panicked.
 pub(super) fn internal_error(_panic: Box<dyn Any + Send>) -> Response<AdminBody> {
     json_reply(StatusCode::INTERNAL_SERVER_ERROR, &json!({"error": "internal error; the log has the panic"}))
@@ -176,11 +167,6 @@ fn asset(asset: &'static Asset, asked: &HeaderMap) -> Response<AdminBody> {
 fn with_vary(mut response: Response<AdminBody>, by: &'static str) -> Response<AdminBody> {
     response.headers_mut().insert(VARY, HeaderValue::from_static(by));
     response
-}
-
-pub(super) fn json_reply(status: StatusCode, body: &impl Serialize) -> Response<AdminBody> {
-    // Our own structures with string keys always serialize.
-    reply(status, JSON, serde_json::to_vec(body).unwrap_or_default())
 }
 
 /// Joins all values of a header into one list.

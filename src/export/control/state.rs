@@ -8,12 +8,12 @@ use opentelemetry::trace::TraceContextExt as _;
 use tokio::task::spawn_blocking;
 
 use super::live_view::{InFlight, LiveSnapshot, OpenStreams};
+use super::process_control::ProcessControl;
 use super::queue::{DRAIN_INTERVAL, QueuedReport, ReportReceiver};
 use super::run_status;
 use crate::capture::recorder::CaptureRecorder;
 use crate::clock::Clock;
 use crate::config::TailSampling;
-use crate::export::admin::process_control::ProcessControl;
 use crate::export::otlp::batch::BatchQueue;
 use crate::export::otlp::traces::{RequestSpans, SpanEncoder};
 use crate::export::registry::aggregate;
@@ -105,12 +105,6 @@ impl RecentRequest {
             response_bytes = record.response_bytes,
             "request"
         );
-    }
-}
-
-impl std::fmt::Debug for dyn ProcessControl {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ProcessControl")
     }
 }
 

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::live_view::LiveSnapshot;
+use super::process_control::ProcessControl;
 use super::queue::{ReportReceiver, Reporter};
 use super::state::ControlState;
 pub use super::state::{ACCESS_LOG_TARGET, RuntimeSettings};
@@ -20,7 +21,6 @@ use crate::clock::Clock;
 use crate::config::otlp::{ExporterConfig, OtlpConfig, Sampler};
 use crate::export::admin::AdminServer;
 use crate::export::admin::access::AdminAccess;
-use crate::export::admin::process_control::ProcessControl;
 use crate::export::identity;
 use crate::export::otlp::batch::BatchExporter;
 use crate::export::otlp::exporter::{MetricsExporter, StopSignal};

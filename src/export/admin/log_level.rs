@@ -1,4 +1,4 @@
-//! What the owner of the process lets the admin port show and change: `/config` and `/log-level`.
+//! `/log-level`, and `/config` beside it: what a client sees and changes of the process.
 //!
 //! `GET /config` is the configuration in force as a configuration file, each value with its origin. Secrets are files
 //! that it names, header values are left out, and URLs have no user info, so it holds none.
@@ -13,31 +13,16 @@ use http_body::Body;
 use http_body_util::{BodyExt as _, Limited};
 use serde_json::json;
 
-use super::body::AdminBody;
-use super::routes::json_reply;
+use super::body::{AdminBody, json_reply};
 use crate::clock::Clock;
 use crate::config::LogLevel;
+use crate::export::control::process_control::ProcessControl;
 use crate::measure::time::Gap;
 
 /// Limit on the body of a request: no level is as long.
 const MAX_BODY_BYTES: usize = 64;
 /// Time limit for a client to send it.
 const BODY_TIMEOUT: Gap = Gap::from_millis(5_000);
-
-/// Shows and changes the process's settings.
-pub trait ProcessControl: Send + Sync {
-    /// The configuration in force as YAML, without secrets.
-    fn config(&self) -> String;
-
-    /// The least severe level that is logged.
-    fn log_level(&self) -> LogLevel;
-
-    /// Logs at this level from now on.
-    ///
-    /// # Errors
-    /// The reason why the level stays as it was.
-    fn set_log_level(&self, level: LogLevel) -> Result<(), String>;
-}
 
 /// The reply to `GET /log-level`.
 pub(super) fn log_level(control: &dyn ProcessControl) -> http::Response<AdminBody> {
