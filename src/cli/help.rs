@@ -8,7 +8,7 @@ use clap::Command;
 use super::verb_help::VerbHelp;
 use super::{
     compare, completions, config, demo, doctor, inspect, load, manual, plan, proxy, replay, report, schema, sim, sweep,
-    trace, twin,
+    top, trace, twin,
 };
 
 /// The help of `streamgauge` itself.
@@ -40,7 +40,7 @@ const PROGRAM: VerbHelp = VerbHelp {
 };
 
 /// The help of every verb.
-const VERBS: [(&str, VerbHelp); 17] = [
+const VERBS: [(&str, VerbHelp); 18] = [
     ("demo", demo::HELP),
     ("proxy", proxy::HELP),
     ("inspect", inspect::HELP),
@@ -56,6 +56,7 @@ const VERBS: [(&str, VerbHelp); 17] = [
     ("config", config::HELP),
     ("doctor", doctor::HELP),
     ("schema", schema::HELP),
+    ("top", top::HELP),
     ("completions", completions::HELP),
     ("help", manual::HELP),
 ];

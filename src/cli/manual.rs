@@ -53,7 +53,7 @@ macro_rules! chapter {
     };
 }
 
-const CHAPTERS: [Chapter; 16] = [
+const CHAPTERS: [Chapter; 17] = [
     chapter!("overview", "README.md", "what the program does, costs and does not do"),
     chapter!("verbs", "src/cli/README.md", "every verb, with real output"),
     chapter!("deploying", "deploy/README.md", "systemd, compose, Kubernetes, OTLP, sizing, troubleshooting"),
@@ -64,6 +64,7 @@ const CHAPTERS: [Chapter; 16] = [
     chapter!("dialects", "src/measure/dialect/README.md", "the APIs that are understood"),
     chapter!("transparency", "src/proxy/README.md", "what the proxy never does; privacy, limits, restarts, errors"),
     chapter!("capture", "src/capture/README.md", "what a capture holds and what it does not"),
+    chapter!("data", "src/export/README.md", "data protection: each field, what it reveals, how to have less"),
     chapter!("formats", "src/trace/format/README.md", "the formats of traces that are read and written"),
     chapter!("results", "src/report/README.md", "result files of other tools, read and written by a report"),
     chapter!("twins", "src/twin/README.md", "a copy of an engine: fit, run, routers, error, limits"),

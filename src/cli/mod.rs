@@ -9,6 +9,7 @@ mod config;
 mod demo;
 mod descriptors;
 mod doctor;
+mod effective_config;
 mod exit_code;
 mod help;
 pub mod inspect;
@@ -21,6 +22,7 @@ mod proxy;
 mod replay;
 mod report;
 pub mod runner;
+mod running_config;
 mod schema;
 mod service_manager;
 mod signals;
@@ -29,6 +31,7 @@ mod status_block;
 mod successor;
 mod sweep;
 mod terminal;
+mod top;
 mod trace;
 mod trace_input;
 mod twin;
@@ -78,6 +81,7 @@ enum Verb {
     Config(config::Args),
     Doctor(Box<doctor::Args>),
     Schema(schema::Args),
+    Top(top::Args),
     Completions(completions::Args),
     Help(manual::Args),
 }
@@ -115,6 +119,7 @@ pub fn main() -> ExitCode {
         Verb::Config(args) => config::run(args),
         Verb::Doctor(args) => doctor::run(*args),
         Verb::Schema(args) => schema::run(&args),
+        Verb::Top(args) => top::run(&args),
         Verb::Completions(args) => completions::run(&args),
         Verb::Help(args) => manual::run(&args),
     };

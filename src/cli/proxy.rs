@@ -9,17 +9,15 @@ use clap::ValueHint;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::effective_config::explain;
 use super::logging::{self, LogHandle};
+use super::running_config::RunningConfig;
 use super::service_manager;
 use super::signals::StopSignals;
 use super::successor::Successor;
 use super::verb_help::VerbHelp;
 use crate::clock::Clock;
 use crate::config::{ConfigSource, LoadedConfig, RawSettings};
-use crate::export::registry::aggregate::AggregateSettings;
-use crate::export::registry::catalog::Convention;
-use crate::export::registry::scrape_bound::{SUPPOSED_MODEL_BYTES, scrape_bound};
-use crate::measure::request_class::RequestClasses;
 use crate::measure::time::Gap;
 use crate::net::inherited::InheritedSockets;
 use crate::net::tls::FileWatch;
@@ -90,44 +88,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             let problem = "--strict: the configuration has warnings; remedy: correct the settings that they name";
             return Ok(crate::cli::terminal::usage_error(&problem));
         }
-        return crate::cli::terminal::print(&explain(&loaded));
+        return crate::cli::terminal::print(&explain(&loaded, &loaded.config.digest()));
     }
     let logging = logging::start(loaded.config.log, &loaded.otlp).context("cannot begin to log")?;
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     start(loaded, source, &logging, inherited)
-}
-
-/// The effective configuration as a configuration file that would give it again.
-fn explain(loaded: &LoadedConfig) -> String {
-    let (config, version) = (&loaded.config, env!("CARGO_PKG_VERSION"));
-    let head = format!("# Streamgauge {version}, configuration {}\n", config.digest());
-    let otlp: String = loaded.otlp.explain().lines().map(|line| format!("# {line}\n")).collect();
-    head + &config.explain(&loaded.settings) + &otlp + &explain_scrape(loaded)
-}
-
-/// What the configuration costs the Prometheus server at most.
-fn explain_scrape(LoadedConfig { config, otlp, .. }: &LoadedConfig) -> String {
-    let settings = AggregateSettings {
-        slos: Arc::clone(&config.slos),
-        max_models: config.max_models,
-        max_class_values: config.max_class_values,
-        convention: if otlp.latest_gen_ai { Convention::Latest } else { Convention::Frozen },
-        ..AggregateSettings::default()
-    };
-    let bound = scrape_bound(&settings, &config.classes);
-    let without = scrape_bound(&settings, &RequestClasses::default());
-    let mut text = format!(
-        "# scrape: at most {} series and {} bytes of text, if every model of max_models has every route, status and ending \
-         (names of {SUPPOSED_MODEL_BYTES} bytes)\n",
-        bound.series, bound.bytes
-    );
-    if !config.classes.is_empty() {
-        let (more, sets) = (bound.series - without.series, bound.class_sets);
-        text += &format!(
-            "# classes: divide each series with a model into at most {sets}, and make {more} of these series\n"
-        );
-    }
-    text
 }
 
 /// Runs the proxy until it is told to stop, or another process has taken over and the last stream has ended.
@@ -142,6 +107,8 @@ fn start(
     // Before anybody can see that we run and tell us to stop: a signal that nobody waits for kills.
     let mut signals = runtime.block_on(async { ProxySignals::new() })?;
     let proxy = Proxy::start_on(loaded.config.clone(), &loaded.otlp, logging.exported(), &mut inherited)?;
+    let running = Arc::new(RunningConfig::new(&loaded, logging.level()));
+    proxy.set_process_control(Box::new(Arc::clone(&running)));
     for address in inherited.unused() {
         tracing::warn!(
             "LISTEN_FDS has a socket for {address}, which is neither `listen` nor `admin`: nobody answers there"
@@ -162,7 +129,7 @@ fn start(
     }
     service_manager::ready();
     runtime.block_on(async {
-        let (end, drain) = watch(&proxy, &source, logging, loaded.config.drain, &mut signals).await;
+        let (end, drain) = watch(&proxy, &source, &running, loaded.config.drain, &mut signals).await;
         let patience = humantime::format_duration(drain.into());
         match end {
             ShutdownReason::Stopped => {
@@ -232,7 +199,7 @@ enum ShutdownReason {
 async fn watch(
     proxy: &Proxy,
     source: &ConfigSource,
-    logging: &LogHandle,
+    running: &RunningConfig,
     mut drain: Gap,
     signals: &mut ProxySignals,
 ) -> (ShutdownReason, Gap) {
@@ -276,7 +243,7 @@ async fn watch(
         match source.load() {
             Ok(loaded) => {
                 drain = loaded.config.drain;
-                reload(proxy, logging, loaded);
+                reload(proxy, running, loaded);
             }
             Err(error) => {
                 proxy.reload_failed();
@@ -313,12 +280,10 @@ async fn successor_ready(successor: &mut Option<Successor>) -> std::io::Result<(
     }
 }
 
-fn reload(proxy: &Proxy, logging: &LogHandle, loaded: LoadedConfig) {
+fn reload(proxy: &Proxy, running: &RunningConfig, loaded: LoadedConfig) {
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    if let Err(error) = logging.reload(loaded.config.log.level) {
-        tracing::error!("the log level stays as it was: {error}");
-    }
-    let restart = proxy.reload(loaded.config);
+    let restart = proxy.reload(loaded.config.clone());
+    running.replace(proxy.config(), loaded, &restart);
     tracing::info!("the configuration was loaded again");
     if !restart.is_empty() {
         tracing::warn!("these settings need a restart: {}", restart.join(", "));

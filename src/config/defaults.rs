@@ -10,6 +10,7 @@ pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("listen", "127.0.0.1:8080"),
     ("admin", "127.0.0.1:9464"),
     ("admin_hosts", NONE),
+    ("admin_insecure", "false"),
     ("upstream_http", "auto"),
     ("upstream_connect_timeout", "5s"),
     ("headers", NONE),

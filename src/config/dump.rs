@@ -13,9 +13,15 @@ use crate::measure::time::Gap;
 
 /// Settings that need a restart: those that name an address, a file or a protocol, and those with which threads and
 /// listeners are created. Limits, rules and the named files' contents can change at run time.
-const NEED_RESTART: [&str; 26] = [
+const NEED_RESTART: [&str; 32] = [
     "listen",
     "admin",
+    "admin_tls_cert",
+    "admin_tls_key",
+    "admin_tls_client_ca",
+    "admin_token_file",
+    "admin_metrics_token_file",
+    "admin_insecure",
     "upstream",
     "upstream_http",
     "upstream_ca",
@@ -47,12 +53,19 @@ impl ProxyConfig {
     /// values gives this configuration again.
     pub fn settings(&self) -> Vec<(&'static str, Value)> {
         let (upstream, tls, limits) = (&self.upstream, self.tls.as_ref(), &self.limits);
+        let (access, admin_tls) = (&self.admin_access, self.admin_access.tls.as_ref());
         let identity = upstream.identity.as_ref();
         let slos: Vec<String> = self.slos.iter().map(ToString::to_string).collect();
         vec![
             ("listen", json!(self.listen.to_string())),
             ("admin", json!(self.admin.to_string())),
             ("admin_hosts", json!(join_or_none(&self.admin_hosts))),
+            ("admin_tls_cert", path(admin_tls.map(|tls| &tls.cert))),
+            ("admin_tls_key", path(admin_tls.map(|tls| &tls.key))),
+            ("admin_tls_client_ca", path(admin_tls.and_then(|tls| tls.client_ca.as_ref()))),
+            ("admin_token_file", path(access.token_file.as_ref())),
+            ("admin_metrics_token_file", path(access.metrics_token_file.as_ref())),
+            ("admin_insecure", json!(access.insecure)),
             ("upstream", json!(upstream.to_string())),
             ("upstream_http", json!(upstream.http)),
             ("upstream_connect_timeout", json!(format_duration(upstream.connect_timeout))),
@@ -120,6 +133,7 @@ impl ProxyConfig {
         let config = Self {
             listen: self.listen,
             admin: self.admin,
+            admin_access: self.admin_access.clone(),
             upstream: UpstreamConfig { connect_timeout, ..self.upstream.clone() },
             tls: self.tls.clone(),
             workers: self.workers,
@@ -154,6 +168,7 @@ fn describe_origin(key: &str, place: &SettingOrigin) -> String {
     match (place, setting(key)) {
         (SettingOrigin::Flag, Some(setting)) => format!("flag {}", setting.flag),
         (SettingOrigin::Variable, Some(setting)) => format!("env {}", setting.variable),
+        (SettingOrigin::AdminPort, _) => "the admin port".to_owned(),
         (SettingOrigin::File(path, line), _) => format!("file {}:{line}", path.display()),
         _ => "default".to_owned(),
     }

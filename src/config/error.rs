@@ -34,7 +34,7 @@ impl fmt::Display for ConfigProblem {
             let name = match &self.origin {
                 SettingOrigin::Flag => &setting.flag,
                 SettingOrigin::Variable => &setting.variable,
-                SettingOrigin::File(..) | SettingOrigin::Default => &setting.key,
+                SettingOrigin::File(..) | SettingOrigin::Default | SettingOrigin::AdminPort => &setting.key,
             };
             write!(f, "{name}: ")?;
         }

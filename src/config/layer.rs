@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::defaults::{self, DEFAULTS};
-use super::raw_settings::{RawSettings, SETTINGS, SettingNames};
+use super::raw_settings::{RawSettings, SETTINGS, SettingNames, setting};
 
 /// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub enum SettingOrigin {
     File(Arc<Path>, u64),
     /// A built-in default.
     Default,
+    /// The admin port, at run time.
+    AdminPort,
 }
 
 /// One text as typed; a list has several.
@@ -78,6 +80,20 @@ impl SettingsLayer {
     pub(super) fn layered_over(self, mut under: Self) -> Self {
         under.0.extend(self.0);
         under
+    }
+
+    /// Takes over the values that `earlier` has of these settings, which stay in force.
+    pub fn hold(&mut self, earlier: &Self, keys: &[&str]) {
+        self.0.retain(|key, _| !keys.contains(key));
+        let held = earlier.0.iter().filter(|(key, _)| keys.contains(key));
+        self.0.extend(held.map(|(key, value)| (*key, value.clone())));
+    }
+
+    /// Sets a value at run time.
+    pub fn set_at_run_time(&mut self, key: &str, text: impl Into<String>) {
+        if let Some(setting) = setting(key) {
+            self.set(setting, SettingValue::single(text, &SettingOrigin::AdminPort));
+        }
     }
 
     /// The value of `key`.

@@ -25,6 +25,8 @@ pub struct ProxyConfig {
     /// Host names that the admin port accepts besides IP addresses and `localhost`, in lower case; `*` matches any
     /// characters. None by default: the owner of another name could read the port from a browser (DNS rebinding).
     pub admin_hosts: Vec<String>,
+    /// Who may use the admin port. Everyone by default, which is allowed on loopback only.
+    pub admin_access: AdminAccessConfig,
     /// The inference server.
     pub upstream: UpstreamConfig,
     /// TLS to clients; `None` is plain text.
@@ -206,6 +208,39 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// Certificate authorities; if set, clients must present a certificate from one of them.
     pub client_ca: Option<PathBuf>,
+}
+
+/// Who may use the admin port. A client certificate or a token suffices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AdminAccessConfig {
+    /// TLS on the admin port; `None` is plain text. Its authorities admit a client, but do not exclude one without a
+    /// certificate: a kubelet has none.
+    pub tls: Option<TlsFiles>,
+    /// File with the tokens that open every path.
+    pub token_file: Option<PathBuf>,
+    /// File with the tokens that open `/metrics` only.
+    pub metrics_token_file: Option<PathBuf>,
+    /// Whether the port may be open to everyone beyond loopback. Off: the port shows the traffic, and changes the log
+    /// level.
+    pub insecure: bool,
+}
+
+impl AdminAccessConfig {
+    /// Whether the admin port may have this address: on loopback, protected, or open on purpose. TLS alone hides the
+    /// replies from a third party, and gives them to everyone who asks.
+    pub fn allows(&self, admin: SocketAddr) -> bool {
+        admin.ip().is_loopback() || self.insecure || self.is_protected()
+    }
+
+    /// Whether a client must show a certificate or a token.
+    pub fn is_protected(&self) -> bool {
+        self.has_tokens() || self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some())
+    }
+
+    /// Whether a token admits a client.
+    pub fn has_tokens(&self) -> bool {
+        self.token_file.is_some() || self.metrics_token_file.is_some()
+    }
 }
 
 /// Request headers that the proxy adds.

@@ -31,6 +31,30 @@ pub struct RawSettings {
     #[schemars(extend("type" = ["string", "array", "null"]))]
     pub admin_hosts: Vec<String>,
 
+    /// Serve the admin port over TLS with the certificate in this PEM file
+    #[arg(long, help_heading = "Admin port", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub admin_tls_cert: Option<String>,
+
+    /// Read that certificate's private key from this PEM file
+    #[arg(long, help_heading = "Admin port", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub admin_tls_key: Option<String>,
+
+    /// Admit clients whose certificate is from an authority in this PEM file
+    #[arg(long, help_heading = "Admin port", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub admin_tls_client_ca: Option<String>,
+
+    /// Admit clients that send a bearer token of this file, which has one token per line
+    #[arg(long, help_heading = "Admin port", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub admin_token_file: Option<String>,
+
+    /// Let clients that send a bearer token of this file read /metrics, and nothing else
+    #[arg(long, help_heading = "Admin port", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub admin_metrics_token_file: Option<String>,
+
+    /// Allow an admin address beyond loopback without a token or client certificates
+    #[arg(long, help_heading = "Admin port", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub admin_insecure: Option<bool>,
+
     /// Forward to the inference server at this URL, e.g. `http://127.0.0.1:8000`; required
     #[arg(long, help_heading = "Upstream", value_name = "URL")]
     pub upstream: Option<String>,

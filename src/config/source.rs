@@ -79,6 +79,7 @@ impl ConfigSource {
         let lookup = |name: &str| self.variables.iter().find(|(known, _)| known == name).map(|(_, text)| text.clone());
         let (otlp, of_otlp) = OtlpConfig::from_environment(lookup);
         warnings.extend(of_otlp);
+        warnings.extend(validate::warnings(&config));
         Ok(LoadedConfig { config, otlp, settings, warnings })
     }
 
@@ -113,15 +114,29 @@ fn read(path: &Path) -> Result<SettingsLayer, ConfigError> {
 }
 
 /// Settings that name files.
-const FILE_SETTINGS: [&str; 6] =
-    ["upstream_ca", "upstream_cert", "upstream_key", "tls_cert", "tls_key", "tls_client_ca"];
+const FILE_SETTINGS: [&str; 9] = [
+    "upstream_ca",
+    "upstream_cert",
+    "upstream_key",
+    "tls_cert",
+    "tls_key",
+    "tls_client_ca",
+    "admin_tls_cert",
+    "admin_tls_key",
+    "admin_tls_client_ca",
+];
+
+/// Settings that name files of tokens. Someone may write the token instead of its file, so it is never quoted.
+const TOKEN_SETTINGS: [&str; 2] = ["admin_token_file", "admin_metrics_token_file"];
 
 /// Opens every file that the configuration names, so that `--check` finds missing ones.
 fn open_files(config: &ProxyConfig, settings: &SettingsLayer) -> Result<(), ConfigError> {
     let problem = |(key, value): (&'static str, Value)| {
-        let path = value.as_str().filter(|_| FILE_SETTINGS.contains(&key))?;
+        let is_token = TOKEN_SETTINGS.contains(&key);
+        let path = value.as_str().filter(|_| is_token || FILE_SETTINGS.contains(&key))?;
         let error = File::open(path).err()?;
-        Some(ConfigProblem::for_setting(key, settings.origin(key), format!("cannot read {path}: {error}")))
+        let shown = if is_token { "the file that it names" } else { path };
+        Some(ConfigProblem::for_setting(key, settings.origin(key), format!("cannot read {shown}: {error}")))
     };
     let problems: Vec<ConfigProblem> = config.settings().into_iter().filter_map(problem).collect();
     if problems.is_empty() { Ok(()) } else { Err(ConfigError(problems)) }

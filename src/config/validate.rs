@@ -14,8 +14,8 @@ use super::dump::format_duration;
 use super::error::{ConfigError, ConfigProblem, expected_but_found, expected_one_of};
 use super::layer::{SettingsLayer, SourcedText};
 use super::proxy::{
-    CaptureConfig, ClientIdentity, ForwardingHeaders, Limits, LogConfig, ProxyConfig, SessionKey, TailSampling,
-    TlsFiles, TokenizerFile, UpstreamConfig,
+    AdminAccessConfig, CaptureConfig, ClientIdentity, ForwardingHeaders, Limits, LogConfig, ProxyConfig, SessionKey,
+    TailSampling, TlsFiles, TokenizerFile, UpstreamConfig,
 };
 use super::raw_settings::SETTINGS;
 use super::upstream::{ServerAddress, is_host};
@@ -41,6 +41,15 @@ pub(super) fn slos(settings: &SettingsLayer) -> Result<Arc<Slos>, ConfigError> {
     slos.ok_or(ConfigError(reader.problems))
 }
 
+/// Warnings of a valid configuration, one sentence each.
+pub(super) fn warnings(config: &ProxyConfig) -> Vec<String> {
+    let access = &config.admin_access;
+    let in_clear = !config.admin.ip().is_loopback() && access.has_tokens() && access.tls.is_none() && !access.insecure;
+    let warning = "admin_token_file: tokens cross the network in clear text; set admin_tls_cert and admin_tls_key, or \
+                   admin_insecure if the network encrypts";
+    in_clear.then(|| warning.to_owned()).into_iter().collect()
+}
+
 /// Reads settings by key. An invalid value becomes `None` and a problem.
 struct SettingsReader<'a> {
     settings: &'a SettingsLayer,
@@ -52,7 +61,7 @@ impl SettingsReader<'_> {
         let address = "expected an address and a port, as in 127.0.0.1:8080, or 0.0.0.0:8080 for every interface";
         let listen = self.value("listen", address, |text| text.parse().ok());
         let admin = self.value("admin", address, |text| text.parse().ok());
-        let (upstream, tls) = (self.upstream(), self.tls());
+        let (upstream, tls) = (self.upstream(), self.tls("tls_cert", "tls_key", "tls_client_ca"));
         if listen.is_some_and(|listen: SocketAddr| listen.port() != 0 && admin == Some(listen)) {
             self.add_problem("admin", "is the address of `listen`; give it a port of its own");
         }
@@ -66,7 +75,7 @@ impl SettingsReader<'_> {
                 );
             }
         }
-        let admin_hosts = self.admin_hosts();
+        let (admin_hosts, admin_access) = (self.admin_hosts(), self.admin_access(admin));
         let (headers, routes, slos, tail_keep) = (self.headers(), self.routes(), self.slos(), self.tail_keep());
         let classes = self.classes(slos.as_deref());
         let max_class_values = self.number("max_class_values");
@@ -85,6 +94,7 @@ impl SettingsReader<'_> {
             listen: listen?,
             admin: admin?,
             admin_hosts: admin_hosts?,
+            admin_access: admin_access?,
             upstream: upstream?,
             tls,
             headers: headers?,
@@ -146,13 +156,30 @@ impl SettingsReader<'_> {
         self.value("upstream_server_name", expected, |text| is_host(text).then(|| text.to_owned()))
     }
 
-    fn tls(&mut self) -> Option<TlsFiles> {
-        let client_ca = self.file("tls_client_ca");
-        let pair = self.cert_and_key("tls_cert", "tls_key");
+    fn tls(&mut self, cert: &'static str, key: &'static str, ca: &'static str) -> Option<TlsFiles> {
+        let (client_ca, pair) = (self.file(ca), self.cert_and_key(cert, key));
         if client_ca.is_some() && pair.is_none() {
-            self.add_problem("tls_client_ca", "needs tls_cert and tls_key: a client shows its certificate in TLS only");
+            self.add_problem(ca, format!("needs {cert} and {key}: a client shows its certificate in TLS only"));
         }
         pair.map(|(cert, key)| TlsFiles { cert, key, client_ca })
+    }
+
+    /// Rejects an address that others can reach while nothing identifies them.
+    fn admin_access(&mut self, admin: Option<SocketAddr>) -> Option<AdminAccessConfig> {
+        let tls = self.tls("admin_tls_cert", "admin_tls_key", "admin_tls_client_ca");
+        let expected = "expected the path of a file that holds the token, not the token itself";
+        let token_file = self.secret_file("admin_token_file", expected);
+        let metrics_token_file = self.secret_file("admin_metrics_token_file", expected);
+        let insecure = self.boolean("admin_insecure")?;
+        let access = AdminAccessConfig { tls, token_file, metrics_token_file, insecure };
+        if admin.is_some_and(|admin| !access.allows(admin)) {
+            self.add_problem(
+                "admin",
+                "can be reached from other machines, and asks nobody who they are; set admin_token_file or \
+                 admin_tls_client_ca, or admin_insecure if the network admits only those who may read it",
+            );
+        }
+        Some(access)
     }
 
     /// Requires both a certificate and its key, or neither.
@@ -259,13 +286,9 @@ impl SettingsReader<'_> {
     fn capture(&mut self) -> Option<CaptureConfig> {
         let before = self.problems.len();
         let directory = "expected the path of a directory, which is made if it is not there";
-        let is_path = |text: &str| !text.is_empty() && !text.contains(['\n', '\0']);
         let folder = self.value("capture", directory, |text| is_path(text).then(|| text.into()));
         let key_file = "expected the path of a file that holds the key, not the key itself";
-        let key = self.texts("capture_key").pop();
-        let key = key.and_then(|text| {
-            self.parse("capture_key", &text, |text| if is_path(text) { Ok(text.into()) } else { Err(key_file) })
-        });
+        let key = self.secret_file("capture_key", key_file);
         let tokenizer_file = "expected the path of a tokenizer.json";
         let tokenizer = self.value("capture_tokenizer", tokenizer_file, |text| is_path(text).then(|| text.into()));
         let default = if tokenizer.is_some() { defaults::DEFAULT_BLOCK.1 } else { defaults::DEFAULT_BLOCK.0 };
@@ -390,6 +413,12 @@ impl SettingsReader<'_> {
         self.parse(key, &text, |text| if is_path(text) { Ok(text.into()) } else { Err(EXPECTED_PEM_FILE) })
     }
 
+    /// The path of a file with a secret. Not quoted: the text may be the secret itself.
+    fn secret_file(&mut self, key: &'static str, expected: &'static str) -> Option<PathBuf> {
+        let text = self.texts(key).pop()?;
+        self.parse(key, &text, |text| if is_path(text) { Ok(text.into()) } else { Err(expected) })
+    }
+
     /// A list of words, in one text with commas or in several texts.
     fn word_list<T: Default>(
         &mut self,
@@ -424,6 +453,10 @@ fn bytes(text: &str) -> Option<usize> {
         _ => return None,
     };
     number.parse::<usize>().ok()?.checked_mul(scale)
+}
+
+fn is_path(text: &str) -> bool {
+    !text.is_empty() && !text.contains(['\n', '\0'])
 }
 
 /// Whether a connection to `upstream` would return to `own`.

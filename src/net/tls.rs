@@ -97,28 +97,45 @@ fn unusable(identity: TlsIdentity<'_>, error: &rustls::Error) -> TlsError {
     TlsError::Unusable { path: identity.key.to_owned(), reason }
 }
 
-/// Builds the server configuration. With `client_ca`, clients must present a certificate that it signed.
+/// Certificates of a server's clients, with the PEM file of the authorities that sign them.
+#[derive(Clone, Copy, Debug)]
+pub enum ClientCertificates<'a> {
+    /// The server asks for none.
+    Ignored,
+    /// A client may present one. A handshake with one of another authority fails.
+    Optional(&'a Path),
+    /// A handshake without one fails.
+    Required(&'a Path),
+}
+
+/// Builds the server configuration; `alpn` lists the accepted protocols.
 ///
 /// # Errors
 /// Returns [`TlsError`], which names the file.
-pub fn server(identity: TlsIdentity<'_>, client_ca: Option<&Path>) -> Result<ServerConfig, TlsError> {
+pub fn server(
+    identity: TlsIdentity<'_>,
+    clients: ClientCertificates<'_>,
+    alpn: &[&str],
+) -> Result<ServerConfig, TlsError> {
     let refused = |path: &Path, error: String| TlsError::Unusable { path: path.to_owned(), reason: error };
     let builder = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(|error| refused(identity.cert, error.to_string()))?;
-    let builder = match client_ca {
-        None => builder.with_no_client_auth(),
-        Some(path) => {
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(path)?), provider())
-                .build()
-                .map_err(|error| refused(path, error.to_string()))?;
+    let builder = match clients {
+        ClientCertificates::Ignored => builder.with_no_client_auth(),
+        ClientCertificates::Optional(path) | ClientCertificates::Required(path) => {
+            let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(path)?), provider());
+            if matches!(clients, ClientCertificates::Optional(_)) {
+                verifier = verifier.allow_unauthenticated();
+            }
+            let verifier = verifier.build().map_err(|error| refused(path, error.to_string()))?;
             builder.with_client_cert_verifier(verifier)
         }
     };
     let mut config = builder
         .with_single_cert(certificates("certificate", identity.cert)?, key(identity.key)?)
         .map_err(|error| unusable(identity, &error))?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = alpn_protocols(alpn);
     Ok(config)
 }
 
@@ -150,8 +167,12 @@ pub fn client(ca: Option<&Path>, identity: Option<TlsIdentity<'_>>, alpn: &[&str
             .with_client_auth_cert(certificates("certificate", identity.cert)?, key(identity.key)?)
             .map_err(|error| unusable(identity, &error))?,
     };
-    config.alpn_protocols = alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+    config.alpn_protocols = alpn_protocols(alpn);
     Ok(config)
+}
+
+fn alpn_protocols(names: &[&str]) -> Vec<Vec<u8>> {
+    names.iter().map(|name| name.as_bytes().to_vec()).collect()
 }
 
 /// Describes a connection error and appends a remedy if one is known. `trust` is the setting for trusted certificates.
@@ -232,7 +253,8 @@ mod tests {
         let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
         fs::write(&cert, made.cert.pem()).unwrap();
         fs::write(&key, rcgen::KeyPair::generate().unwrap().serialize_pem()).unwrap();
-        let told = server(TlsIdentity { cert: &cert, key: &key }, None).unwrap_err().to_string();
+        let told = server(TlsIdentity { cert: &cert, key: &key }, ClientCertificates::Ignored, &[]);
+        let told = told.unwrap_err().to_string();
         assert!(told.contains("key.pem: it is not the key of the first certificate in") && told.contains("cert.pem"));
     }
 

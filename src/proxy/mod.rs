@@ -36,7 +36,7 @@ mod worker_handle;
 mod worker_shared;
 
 pub use descriptors::USUAL_RESERVED_DESCRIPTORS;
-pub use reload::{RELOAD_CHECK_INTERVAL, upstream_tls};
+pub use reload::{CredentialError, RELOAD_CHECK_INTERVAL, upstream_tls};
 pub use server::{Proxy, StartError};
 
 /// Progress of a shutdown.

@@ -16,7 +16,7 @@ use super::DrainState;
 use super::acceptor;
 use super::descriptors::ConnectionLimits;
 use super::health_probe;
-use super::reload::{self, Certificates};
+use super::reload::{self, Certificates, CredentialError};
 use super::worker;
 use super::worker_handle::WorkerHandle;
 use super::worker_shared::WorkerShared;
@@ -24,6 +24,7 @@ use crate::clock::Clock;
 use crate::config::ProxyConfig;
 use crate::config::otlp::OtlpConfig;
 use crate::export::control::live_view::LiveSnapshot;
+use crate::export::control::process_control::ProcessControl;
 use crate::export::control::thread::{ControlHandle, ControlPlane, RuntimeSettings};
 use crate::export::otlp;
 use crate::export::otlp::logs::LogPipeline;
@@ -62,7 +63,10 @@ pub enum StartError {
         /// The system's error.
         error: io::Error,
     },
-    /// TLS setup failed.
+    /// A certificate, a key or a token cannot be used.
+    #[error(transparent)]
+    Credentials(#[from] CredentialError),
+    /// TLS of an exporter cannot be set up.
     #[error("cannot set up TLS")]
     Tls(#[from] TlsError),
     /// A tokenizer cannot be loaded.
@@ -80,7 +84,10 @@ impl StartError {
     /// Whether a setting or a file that it names is wrong; otherwise the system's refusal may be temporary.
     pub fn is_config_error(&self) -> bool {
         match self {
-            Self::Tls(_) | Self::Tokenizer(_) | Self::Capture(CaptureStartError::Tokenizer(_)) => true,
+            Self::Credentials(_)
+            | Self::Tls(_)
+            | Self::Tokenizer(_)
+            | Self::Capture(CaptureStartError::Tokenizer(_)) => true,
             Self::Capture(CaptureStartError::Folder(error)) => !error.is_busy(),
             Self::Listen { .. } | Self::Thread(_) => false,
         }
@@ -124,9 +131,10 @@ impl Proxy {
         let (admin_listener, admin) = open(inherited, config.admin, SOCKET_NAMES[1])?;
         let convention = if otlp.latest_gen_ai { Convention::Latest } else { Convention::Frozen };
         let upstream = Some(config.upstream.to_string());
-        let plane = ControlPlane::new(rules(&config, convention), otlp, logs, upstream, Clock::Monotonic);
-        let controls = plane.handle();
         let certificates = Certificates::load(&config)?;
+        let plane = ControlPlane::new(rules(&config, convention), otlp, logs, upstream, Clock::Monotonic)
+            .with_access(Arc::clone(&certificates.admin));
+        let controls = plane.handle();
         enable_rx_timestamps();
         let (drain, draining) = watch::channel(DrainState::Serving);
         let shared = Arc::new(WorkerShared {
@@ -218,6 +226,16 @@ impl Proxy {
         self.shared.config.store(Arc::new(config));
         self.shared.certificate_check.notify_one();
         restart
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> Arc<ProxyConfig> {
+        self.shared.config.load_full()
+    }
+
+    /// Lets the admin port show and change the process's settings.
+    pub fn set_process_control(&self, control: Box<dyn ProcessControl>) {
+        self.controls.set_process_control(control);
     }
 
     /// Records that a new configuration could not be loaded, so that the old one stays in force.

@@ -132,10 +132,16 @@ fn check_prints_what_is_in_force_and_where_it_comes_from() {
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318");
     command.env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=s3cret").env("OTEL_TRACES_EXPORTER", "none");
     let stdout = "\
-# Streamgauge 0.1.0, configuration d597d4127b88b9ed
+# Streamgauge 0.1.0, configuration 159d6b5dada74318
 listen: 127.0.0.1:8080  # default
 admin: 127.0.0.1:9464  # default
 admin_hosts: none  # default
+admin_tls_cert: null  # default
+admin_tls_key: null  # default
+admin_tls_client_ca: null  # default
+admin_token_file: null  # default
+admin_metrics_token_file: null  # default
+admin_insecure: false  # default
 upstream: http://127.0.0.1:8000  # file gauge.yaml:1
 upstream_http: auto  # default
 upstream_connect_timeout: 5s  # default

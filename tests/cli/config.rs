@@ -7,8 +7,9 @@ use clap::Parser;
 use proptest::prelude::*;
 use serde_json::Value;
 use streamgauge::config::{
-    CaptureConfig, ClientIdentity, ConfigSource, ForwardingHeaders, Limits, LoadedConfig, LogConfig, LogFormat,
-    LogLevel, ProxyConfig, RawSettings, SessionKey, TailSampling, TlsFiles, UpstreamConfig, UpstreamHttp, schema,
+    AdminAccessConfig, CaptureConfig, ClientIdentity, ConfigSource, ForwardingHeaders, Limits, LoadedConfig, LogConfig,
+    LogFormat, LogLevel, ProxyConfig, RawSettings, SessionKey, TailSampling, TlsFiles, UpstreamConfig, UpstreamHttp,
+    schema,
 };
 use streamgauge::measure::dialect::Routes;
 use streamgauge::measure::time::Gap;
@@ -64,10 +65,16 @@ const UPSTREAM: (&str, &str) = ("STREAMGAUGE_UPSTREAM", "http://127.0.0.1:8000")
 
 /// For every setting three values that differ from its default, in their effective form. `upstream` is https
 /// throughout, because certificates need it; `PEM` stands for a file that exists.
-const SAMPLES: [(&str, [&str; 3]); 46] = [
+const SAMPLES: [(&str, [&str; 3]); 52] = [
     ("listen", ["0.0.0.0:1", "0.0.0.0:2", "[::1]:3"]),
-    ("admin", ["0.0.0.0:4", "0.0.0.0:5", "0.0.0.0:6"]),
+    ("admin", ["127.0.0.1:4", "127.0.0.2:5", "[::1]:6"]),
     ("admin_hosts", ["gauge", "a.example,*.svc", "*"]),
+    ("admin_tls_cert", ["PEM", "PEM", "PEM"]),
+    ("admin_tls_key", ["PEM", "PEM", "PEM"]),
+    ("admin_tls_client_ca", ["PEM", "PEM", "PEM"]),
+    ("admin_token_file", ["PEM", "PEM", "PEM"]),
+    ("admin_metrics_token_file", ["PEM", "PEM", "PEM"]),
+    ("admin_insecure", ["true", "true", "true"]),
     ("upstream", ["https://a", "https://b:8000", "https://[::1]:8443"]),
     ("upstream_http", ["http1", "http2", "http1"]),
     ("upstream_connect_timeout", ["1s", "2s", "1500ms"]),
@@ -122,6 +129,9 @@ fn beside(key: &str) -> &'static str {
         "tls_cert" => "upstream: https://c\ntls_key: PEM\n",
         "tls_key" => "upstream: https://c\ntls_cert: PEM\n",
         "tls_client_ca" => "upstream: https://c\ntls_key: PEM\ntls_cert: PEM\n",
+        "admin_tls_cert" => "upstream: https://c\nadmin_tls_key: PEM\n",
+        "admin_tls_key" => "upstream: https://c\nadmin_tls_cert: PEM\n",
+        "admin_tls_client_ca" => "upstream: https://c\nadmin_tls_key: PEM\nadmin_tls_cert: PEM\n",
         of_capture if of_capture.starts_with("capture_") => "upstream: https://c\ncapture: /c\n",
         _ => "upstream: https://c\n",
     }
@@ -181,6 +191,7 @@ fn the_defaults_are_those_that_are_documented() {
         listen: address("127.0.0.1:8080"),
         admin: address("127.0.0.1:9464"),
         admin_hosts: Vec::new(),
+        admin_access: AdminAccessConfig::default(),
         upstream: UpstreamConfig {
             tls: false,
             host: "127.0.0.1".into(),
@@ -501,6 +512,10 @@ fn settings_that_contradict_each_other_are_named() {
             "upstream: http://a\ntls_client_ca: x",
             "tls_client_ca: needs tls_cert and tls_key: a client shows its certificate in TLS only",
         ),
+        (
+            "upstream: http://a\nadmin_tls_client_ca: x",
+            "admin_tls_client_ca: needs admin_tls_cert and admin_tls_key: a client shows its certificate in TLS only",
+        ),
         ("upstream: https://a\nupstream_key: x", "upstream_key: needs upstream_cert, the file of its certificate"),
         ("upstream: http://a\nupstream_ca: x", "upstream_ca: needs an upstream that begins with https://"),
         (
@@ -512,6 +527,39 @@ fn settings_that_contradict_each_other_are_named() {
     }
     let both = load("upstream: http://a\n", &["--listen=127.0.0.1:0", "--admin=127.0.0.1:0"], &[]);
     assert!(both.is_ok(), "port 0 is another port each time");
+}
+
+#[test]
+fn an_admin_address_that_others_can_reach_needs_a_credential_or_a_word_that_it_may_be_open() {
+    let folder = Folder::new("upstream: http://a\n");
+    let pem = folder.file("x.pem").display().to_string();
+    let (cert, key) = (format!("--admin-tls-cert={pem}"), format!("--admin-tls-key={pem}"));
+    let (ca, token) = (format!("--admin-tls-client-ca={pem}"), format!("--admin-token-file={pem}"));
+    let metrics = format!("--admin-metrics-token-file={pem}");
+    let refused = "the configuration is not valid\n  --admin: can be reached from other machines, and asks nobody who they \
+                   are; set admin_token_file or admin_tls_client_ca, or admin_insecure if the network admits only those \
+                   who may read it";
+    for address in ["0.0.0.0:9464", "[::]:9464", "10.1.2.3:9464", "[::ffff:127.0.0.1]:9464"] {
+        let admin = format!("--admin={address}");
+        assert_eq!(folder.load(&[&admin], &[]).unwrap_err(), refused, "{address}");
+        // TLS hides the replies from others, and still gives them to everyone who asks.
+        assert_eq!(folder.load(&[&admin, &cert, &key], &[]).unwrap_err(), refused);
+        let warnings = |more: &[&str]| folder.load(&[&[&*admin], more].concat(), &[]).unwrap().warnings;
+        for more in
+            [&[&*cert, &key, &ca][..], &[&cert, &key, &token], &["--admin-insecure"], &["--admin-insecure", &token]]
+        {
+            assert_eq!(warnings(more), [""; 0], "{more:?}");
+        }
+        for more in [&token, &metrics] {
+            assert!(warnings(&[more])[0].contains("tokens cross the network in clear text"), "{more}");
+        }
+    }
+    for address in ["127.0.0.1:9464", "127.8.8.8:9464", "[::1]:9464"] {
+        assert!(folder.load(&[&format!("--admin={address}")], &[]).is_ok(), "{address}");
+    }
+    let missing = folder.load(&["--admin-token-file=canary7f3a"], &[]).unwrap_err();
+    assert!(missing.contains("--admin-token-file: cannot read the file that it names: No such file"), "{missing}");
+    assert!(!missing.contains("canary7f3a"), "someone wrote the token instead of its file");
 }
 
 #[test]
@@ -703,7 +751,7 @@ fn the_default_block_length_depends_on_its_unit() {
 #[test]
 fn the_digest_names_the_values_and_not_how_they_were_typed() {
     let digest = |flags: &[&str]| load("upstream: http://a", flags, &[]).unwrap().config.digest();
-    assert_eq!(digest(&["--workers=2"]), "3eef565b48939592");
+    assert_eq!(digest(&["--workers=2"]), "535246b7575c9c15");
     assert_eq!(digest(&["--workers=2", "--stall=1000ms"]), digest(&["--workers=2"]));
     assert_ne!(digest(&["--workers=2", "--stall=1001ms"]), digest(&["--workers=2"]));
 }
@@ -713,6 +761,12 @@ fn a_reload_takes_bounds_and_rules_and_holds_places() {
     let held_until_restart = [
         "listen",
         "admin",
+        "admin_tls_cert",
+        "admin_tls_key",
+        "admin_tls_client_ca",
+        "admin_token_file",
+        "admin_metrics_token_file",
+        "admin_insecure",
         "upstream",
         "upstream_http",
         "upstream_ca",

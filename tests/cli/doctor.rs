@@ -68,10 +68,19 @@ fn what_cannot_be_reached_is_a_problem_with_a_remedy_and_exit_code_1() {
 fn a_port_in_use_and_an_open_admin_port_are_warnings() {
     let ((_server, upstream), (_other, other)) = (server(), server());
     let listen = format!("--listen={}", other.trim_start_matches("http://"));
-    let (code, found) = findings(&["--upstream", &upstream, &listen, "--admin=0.0.0.0:0"], &[]);
+    let open = ["--upstream", &upstream, &listen, "--admin=0.0.0.0:0", "--admin-insecure"];
+    let (code, found) = findings(&open, &[]);
     let [status, evidence, remedy] = finding(&found, "listen");
     assert!(status == "warning" && evidence.ends_with(" is in use") && remedy.contains("change listen"), "{found:?}");
-    assert_eq!((code, finding(&found, "admin")[0]), (0, "warning"));
+    let [status, evidence, remedy] = finding(&found, "admin");
+    assert!(evidence.contains("asks nobody who they are") && remedy.contains("admin_token_file"), "{found:?}");
+    assert_eq!((code, status), (0, "warning"));
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "0123456789abcdef").unwrap();
+    let (_, found) = findings(&[&open[..4], &["--admin-token-file", token.to_str().unwrap()]].concat(), &[]);
+    let [status, evidence, _] = finding(&found, "admin");
+    assert!(status == "ok" && evidence.ends_with("asks for a token or a client certificate"), "{found:?}");
 }
 
 #[test]

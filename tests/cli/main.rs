@@ -13,3 +13,4 @@ mod inspect;
 mod schemas;
 mod scrape_bound;
 mod sim;
+mod top;

@@ -9,6 +9,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod admin_access;
+mod admin_control;
 mod client_disconnect;
 mod connection_reuse;
 mod error_responses;

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use rustls::ServerConnection;
 use serde_json::Value;
 use streamgauge::measure::time::Gap;
-use streamgauge::net::tls::{TlsIdentity, server};
+use streamgauge::net::tls::{ClientCertificates, TlsIdentity, server};
 use streamgauge::trace_file::reader::TraceReader;
 use streamgauge::trace_file::row::{TraceEntry, TraceHeader};
 
@@ -277,7 +277,8 @@ fn a_certificate_error_names_the_remedy() {
     let pki = Pki::new();
     let serve = |name: &str| {
         let (cert, key) = (pki.path(&format!("{name}.pem")), pki.path(&format!("{name}.key")));
-        let tls = Arc::new(server(TlsIdentity { cert: &cert, key: &key }, None).unwrap());
+        let identity = TlsIdentity { cert: &cert, key: &key };
+        let tls = Arc::new(server(identity, ClientCertificates::Ignored, &["http/1.1"]).unwrap());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
         std::thread::spawn(move || {

@@ -247,3 +247,30 @@ fn a_terminal_gets_a_table_in_place_and_everything_else_a_line_every_ten_seconds
     assert!(!lines.is_empty() && lines.iter().all(|line| line.contains(" planned, ") && line.contains("all: ")));
     assert!(!done.stderr.contains('\u{1b}'));
 }
+
+#[test]
+fn an_admin_address_that_others_can_reach_needs_a_token_or_a_word_that_it_may_be_open() {
+    let (server, folder) = (sim(), tempfile::tempdir().unwrap());
+    let rows = folder.path().join("short.jsonl");
+    std::fs::write(&rows, "{\"timestamp\":0,\"input_length\":64,\"output_length\":10,\"hash_ids\":[1]}\n").unwrap();
+    let rows = rows.to_str().unwrap().to_owned();
+    let run = |more: &[&str]| {
+        let output = replay(&rows, server.local_addr()).args(["--admin", "0.0.0.0:0"]).args(more).output();
+        let output = output.unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, stderr) = run(&[]);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("asks nobody who they are; set --admin-token-file, or --admin-insecure"), "{stderr}");
+    let file = folder.path().join("token");
+    let token = ["--admin-token-file", file.to_str().unwrap()];
+    std::fs::write(&file, "canary7f3a").unwrap();
+    let (code, stderr) = run(&token);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("token 1 of the token file") && !stderr.contains("canary7f3a"), "{stderr}");
+    std::fs::write(&file, "0123456789abcdef").unwrap();
+    for more in [&token[..], &["--admin-insecure"]] {
+        let (code, stderr) = run(more);
+        assert!(code == Some(0) && stderr.contains("live: http://0.0.0.0:"), "{stderr}");
+    }
+}

@@ -10,7 +10,7 @@ use streamgauge::cli::runner::figures::RunTotals;
 use streamgauge::engine::{CostModel, EngineOptions};
 use streamgauge::measure::record::{Ending, FinishReason, Outcome};
 use streamgauge::measure::time::{Gap, Window};
-use streamgauge::net::tls::TlsIdentity;
+use streamgauge::net::tls::{self, ClientCertificates, TlsIdentity};
 use streamgauge::replay::plan::schedule::{ReplayPlan, Shard};
 use streamgauge::replay::request::encoder::CancelPolicy;
 use streamgauge::replay::result::output::RunOutput;
@@ -321,7 +321,8 @@ fn connections_are_kept_or_not_as_wanted() {
 fn a_target_may_speak_tls() {
     let pki = Pki::new();
     let (cert, key) = (pki.path("server.pem"), pki.path("server.key"));
-    let server = streamgauge::net::tls::server(TlsIdentity { cert: &cert, key: &key }, None).unwrap();
+    let server =
+        tls::server(TlsIdentity { cert: &cert, key: &key }, ClientCertificates::Ignored, &["http/1.1"]).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     std::thread::spawn(move || {

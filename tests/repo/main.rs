@@ -7,6 +7,7 @@ mod pod;
 
 mod architecture;
 mod circles;
+mod data_protection;
 mod deploy;
 mod manual;
 mod metric_names;

@@ -11,7 +11,7 @@ use streamgauge::measure::dialect::TABLE;
 use streamgauge::trace::format;
 
 /// The front page and the chapters of the manual.
-const MANUAL: [&str; 16] = [
+const MANUAL: [&str; 17] = [
     "README.md",
     "dashboards/README.md",
     "deploy/README.md",
@@ -20,6 +20,7 @@ const MANUAL: [&str; 16] = [
     "src/capture/README.md",
     "src/cli/README.md",
     "src/config/README.md",
+    "src/export/README.md",
     "src/measure/README.md",
     "src/measure/dialect/README.md",
     "src/proxy/README.md",
@@ -136,7 +137,7 @@ fn examples_print_what_the_manual_says() {
             assert!(fits(&text, &expected), "$ {command}\n{shown}");
         }
     }
-    for verb in ["proxy", "inspect", "report", "plan", "trace", "twin", "config", "completions"] {
+    for verb in ["proxy", "inspect", "report", "plan", "trace", "twin", "config", "top", "completions"] {
         assert!(verbs.contains(verb), "no example of {verb}");
     }
 }
@@ -178,6 +179,7 @@ fn every_flag_in_the_manual_exists() {
         "config slo",
         "doctor",
         "schema",
+        "top",
         "completions",
         "help",
     ];

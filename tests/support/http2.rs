@@ -14,6 +14,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::ServerName;
+use streamgauge::net::tls::{self, ClientCertificates, TlsIdentity};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 
@@ -236,18 +237,19 @@ where
 
 /// The client's side of TLS that trusts `pki`.
 pub fn client_config(pki: &Pki, alpn: &[&str]) -> rustls::ClientConfig {
-    streamgauge::net::tls::client(Some(&pki.path("ca.pem")), None, alpn).unwrap()
+    tls::client(Some(&pki.path("ca.pem")), None, alpn).unwrap()
 }
 
 /// As [`client_config`], with a certificate.
 pub fn client_config_with_certificate(pki: &Pki, alpn: &[&str]) -> rustls::ClientConfig {
     let (cert, key): (PathBuf, PathBuf) = (pki.path("client.pem"), pki.path("client.key"));
-    let identity = streamgauge::net::tls::TlsIdentity { cert: &cert, key: &key };
-    streamgauge::net::tls::client(Some(&pki.path("ca.pem")), Some(identity), alpn).unwrap()
+    let identity = TlsIdentity { cert: &cert, key: &key };
+    tls::client(Some(&pki.path("ca.pem")), Some(identity), alpn).unwrap()
 }
 
 /// The server's side of TLS.
 pub fn server_config(pki: &Pki, client_ca: Option<&Path>) -> rustls::ServerConfig {
     let (cert, key): (PathBuf, PathBuf) = (pki.path("server.pem"), pki.path("server.key"));
-    streamgauge::net::tls::server(streamgauge::net::tls::TlsIdentity { cert: &cert, key: &key }, client_ca).unwrap()
+    let clients = client_ca.map_or(ClientCertificates::Ignored, ClientCertificates::Required);
+    tls::server(TlsIdentity { cert: &cert, key: &key }, clients, &["h2", "http/1.1"]).unwrap()
 }

@@ -161,8 +161,15 @@ pub fn assert_pages_are_silent(admin: SocketAddr) {
     let state = page("/api/state", "");
     assert!(String::from_utf8_lossy(&state).contains("\"llama\""));
     assert_silent(&state, "/api/state");
-    for path in ["/", "/api/history", "/api/history?model=canary7f3a", "/readyz", "/livez", "/canary7f3a?a=canary7f3a"]
-    {
+    for path in [
+        "/",
+        "/api/history",
+        "/api/history?model=canary7f3a",
+        "/readyz",
+        "/livez",
+        "/config",
+        "/canary7f3a?a=canary7f3a",
+    ] {
         assert_silent(page(path, ""), path);
     }
     assert_silent(page("/", "Accept: text/html\r\n"), "the page");

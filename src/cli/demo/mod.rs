@@ -110,6 +110,8 @@ fn load(args: &Args, upstream: SocketAddr) -> anyhow::Result<LoadedConfig> {
         upstream: Some(format!("http://{upstream}")),
         listen: args.listen.clone(),
         admin: args.admin.clone(),
+        // Nobody's traffic: whoever reaches the port sees simulated requests.
+        admin_insecure: Some(true),
         workers: Some(1),
         slos: vec![format!("{SLO_NAME}: {OBJECTIVES}")],
         // Whatever shows these metrics says that they are not of a real server.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::finding::Finding;
+use super::finding::{Finding, FindingStatus};
 use crate::clock::Clock;
 use crate::config::ProxyConfig;
 use crate::config::otlp::OtlpConfig;
@@ -27,19 +27,27 @@ const STAMP_PAUSE: Gap = Gap::from_millis(10);
 
 /// Whether the proxy can listen.
 pub(super) fn ports(config: &ProxyConfig) -> Vec<Finding> {
-    vec![port("listen", config.listen), port("admin", config.admin)]
+    vec![port("listen", config.listen, ""), admin_port(config)]
 }
 
-fn port(setting: &'static str, address: SocketAddr) -> Finding {
-    match TcpListener::bind(address) {
-        Ok(_) if setting == "admin" && !address.ip().is_loopback() => Finding::warning(
-            setting,
-            format!(
-                "{address} is free, and more than this machine can reach it: the admin port asks nobody who they are"
-            ),
-            "listen on loopback, or let only Prometheus and the kubelet reach the port (NetworkPolicy, firewall)",
+fn admin_port(config: &ProxyConfig) -> Finding {
+    let (address, access) = (config.admin, &config.admin_access);
+    if access.is_protected() {
+        return port("admin", address, ", and asks for a token or a client certificate");
+    }
+    match port("admin", address, "") {
+        found if found.status == FindingStatus::Ok && !address.ip().is_loopback() => Finding::warning(
+            "admin",
+            format!("{address} is free, and other machines can reach it: it asks nobody who they are"),
+            "set admin_token_file, or let only Prometheus and the kubelet reach the port (NetworkPolicy, firewall)",
         ),
-        Ok(_) => Finding::ok(setting, format!("{address} is free")),
+        found => found,
+    }
+}
+
+fn port(setting: &'static str, address: SocketAddr, more: &str) -> Finding {
+    match TcpListener::bind(address) {
+        Ok(_) => Finding::ok(setting, format!("{address} is free{more}")),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => Finding::warning(
             setting,
             format!("{address} is in use"),

@@ -29,26 +29,40 @@ const FLUSH_TIMEOUT: Gap = Gap::from_millis(1_000);
 /// The log of this process. Held until its end, so that the last lines are written.
 #[derive(Debug)]
 pub struct LogHandle {
-    stderr: reload::Handle<Targets, Registry>,
-    export: Option<(LogPipeline, reload::Handle<Targets, Registry>)>,
+    level: LevelHandle,
+    pipeline: Option<LogPipeline>,
     lines: Arc<StderrWriter>,
 }
 
-impl LogHandle {
+/// Changes the level of the log.
+#[derive(Clone, Debug)]
+pub struct LevelHandle {
+    stderr: reload::Handle<Targets, Registry>,
+    export: Option<reload::Handle<Targets, Registry>>,
+}
+
+impl LevelHandle {
     /// From now on logs at `level`.
     ///
     /// # Errors
     /// When nothing logs any more.
     pub fn reload(&self, level: LogLevel) -> anyhow::Result<()> {
-        if let Some((_, exported)) = &self.export {
+        if let Some(exported) = &self.export {
             exported.reload(own_targets(level))?;
         }
         Ok(self.stderr.reload(targets(level))?)
     }
+}
+
+impl LogHandle {
+    /// Returns what changes the level.
+    pub fn level(&self) -> LevelHandle {
+        self.level.clone()
+    }
 
     /// The records for a control plane to export, if logs are exported.
     pub fn exported(&self) -> Option<&LogPipeline> {
-        self.export.as_ref().map(|(pipeline, _)| pipeline)
+        self.pipeline.as_ref()
     }
 }
 
@@ -80,7 +94,8 @@ pub fn start(log: LogConfig, otlp: &OtlpConfig) -> anyhow::Result<LogHandle> {
         (pipeline, level)
     });
     tracing_subscriber::registry().with(layers).try_init()?;
-    Ok(LogHandle { stderr, export, lines })
+    let (pipeline, export) = export.unzip();
+    Ok(LogHandle { level: LevelHandle { stderr, export }, pipeline, lines })
 }
 
 type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;

@@ -10,6 +10,8 @@ use clap::ValueEnum;
 use super::artifacts::ArtifactFormat;
 use super::body_args::BodyArgs;
 use crate::cli::values::{parse_count_up_to, parse_duration, parse_positive_duration, percent};
+use crate::config::AdminAccessConfig;
+use crate::export::admin::access::{AdminAccess, AdminCredentials};
 use crate::measure::slo::Slo;
 use crate::measure::time::Gap;
 use crate::replay::plan::schedule::Shard;
@@ -49,6 +51,14 @@ pub(in crate::cli) struct RunnerArgs {
     /// Serve the live page, metrics and health on this address during the run [default: none]
     #[arg(long, value_name = "IP:PORT", help_heading = "Output")]
     pub(in crate::cli) admin: Option<SocketAddr>,
+
+    /// Admit clients to --admin that send a bearer token of this file, which has one token per line
+    #[arg(long, value_name = "FILE", requires = "admin", help_heading = "Output")]
+    pub(in crate::cli) admin_token_file: Option<PathBuf>,
+
+    /// Allow an --admin address beyond loopback without a token
+    #[arg(long, requires = "admin", help_heading = "Output")]
+    pub(in crate::cli) admin_insecure: bool,
 
     /// Print the summary as one JSON object
     #[arg(long, help_heading = "Output")]
@@ -252,12 +262,21 @@ impl RunnerArgs {
         self.server_metrics.iter().map(page).collect()
     }
 
-    /// The listener of the live page.
-    pub(super) fn listener(&self) -> Result<Option<TcpListener>, String> {
-        let bound = |address: SocketAddr| {
-            TcpListener::bind(address).map_err(|error| format!("cannot listen on {address} (--admin): {error}"))
-        };
-        self.admin.map(bound).transpose()
+    /// The listener of the live page, and who may read it.
+    pub(super) fn admin_port(&self) -> Result<Option<(TcpListener, AdminAccess)>, String> {
+        let Some(address) = self.admin else { return Ok(None) };
+        let (token_file, insecure) = (self.admin_token_file.clone(), self.admin_insecure);
+        let access = AdminAccessConfig { token_file, insecure, ..AdminAccessConfig::default() };
+        if !access.allows(address) {
+            let remedy = "set --admin-token-file, or --admin-insecure if the network admits only those who may read it";
+            return Err(format!(
+                "--admin: other machines can reach {address}, and it asks nobody who they are; {remedy}"
+            ));
+        }
+        let credentials = AdminCredentials::load(&access).map_err(|error| error.to_string())?;
+        let listener = TcpListener::bind(address);
+        let listener = listener.map_err(|error| format!("cannot listen on {address} (--admin): {error}"))?;
+        Ok(Some((listener, AdminAccess::new(credentials))))
     }
 
     /// Model pattern of each target.

@@ -14,6 +14,7 @@ use crate::cli::logging::{self, LogHandle};
 use crate::clock::Clock;
 use crate::config::otlp::OtlpConfig;
 use crate::config::{LogConfig, LogFormat, LogLevel, TailSampling};
+use crate::export::admin::access::AdminAccess;
 use crate::export::control::run_status::{RunInfo, RunStatus};
 use crate::export::control::thread::{ControlPlane, RuntimeSettings};
 use crate::export::registry::aggregate;
@@ -51,13 +52,13 @@ pub(super) struct LiveRunInfo {
 impl LiveRun {
     /// Starts the control plane if an admin port or a collector is configured. Also returns the callback for records.
     pub(super) fn start(
-        listener: Option<TcpListener>,
+        admin_port: Option<(TcpListener, AdminAccess)>,
         plan: &LiveRunInfo,
     ) -> anyhow::Result<(Option<Self>, Option<CompletionCallback>)> {
         let (mut otlp, warnings) = OtlpConfig::from_environment(|name| env::var(name).ok());
         // Spans describe forwarded requests, and a replay forwards none.
         otlp.traces = None;
-        if listener.is_none() && otlp.metrics.is_none() && otlp.logs.is_none() {
+        if admin_port.is_none() && otlp.metrics.is_none() && otlp.logs.is_none() {
             return Ok((None, None));
         }
         let logging = logging::start(LogConfig { format: LogFormat::Text, level: LogLevel::Warn }, &otlp)
@@ -66,7 +67,9 @@ impl LiveRun {
         let convention = if otlp.latest_gen_ai { Convention::Latest } else { Convention::Frozen };
         let aggregate = aggregate::AggregateSettings { slos: Arc::clone(&plan.slos), convention, ..Default::default() };
         let rules = RuntimeSettings { aggregate, tail_keep: TailSampling::default(), ..RuntimeSettings::default() };
-        let plane = ControlPlane::new(rules, &otlp, logging.exported(), None, Clock::Monotonic);
+        let (listener, access) = admin_port.unzip();
+        let plane = ControlPlane::new(rules, &otlp, logging.exported(), None, Clock::Monotonic)
+            .with_access(Arc::new(access.unwrap_or_default()));
         let (gauges, reporter) = (plane.gauges(), plane.reporter());
         let (stop, stopped) = oneshot::channel::<()>();
         if let Some(listener) = &listener {

@@ -122,7 +122,7 @@ pub(super) async fn execute(
         total: whole,
         pages,
         tls,
-        listener,
+        admin_port,
         live: of_live,
         metadata: about,
         figures,
@@ -132,7 +132,7 @@ pub(super) async fn execute(
     notes.iter().for_each(|note| eprint_line(note));
     let until = whole.length.filter(|_| config.loop_mode == LoopMode::Closed);
     let schedule = move || Schedule::new(plan, move || open());
-    let (live, mut reporter) = LiveRun::start(listener, &of_live)?;
+    let (live, mut reporter) = LiveRun::start(admin_port, &of_live)?;
     let mut add = figures.callback();
     let on_completion: CompletionCallback = Box::new(move |done, row| {
         add(done, row);

@@ -21,6 +21,7 @@ use super::self_test::{OfferedLoad, run_self_test};
 use super::spec::{PlannedTotal, RowSource, WorkloadSpec};
 use super::vocabulary::{from_servers, from_tokenizer_file};
 use crate::clock::Clock;
+use crate::export::admin::access::AdminAccess;
 use crate::measure::observer::DEFAULT_STALL;
 use crate::measure::slo::Slos;
 use crate::measure::time::{Gap, Window};
@@ -52,8 +53,8 @@ pub(in crate::cli) struct PreparedRun {
     pub(super) pages: Vec<ScrapeTarget>,
     /// TLS client configuration, if a target or page uses TLS.
     pub(super) tls: Option<Arc<ClientConfig>>,
-    /// The live page's listener and description.
-    pub(super) listener: Option<TcpListener>,
+    /// The live page's listener and readers, and its description.
+    pub(super) admin_port: Option<(TcpListener, AdminAccess)>,
     pub(super) live: live::LiveRunInfo,
     /// Metadata for `run.json`, without header values.
     pub(super) metadata: Value,
@@ -76,7 +77,7 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result
     let first = encoder(content(Vocabulary::default()))?;
     let WorkloadEstimate { total: whole, measured, load, models, context } = estimate_workload(args, &wanted, &first)?;
     let pages = args.pages(&targets).map_err(usage)?;
-    let listener = args.listener().map_err(usage)?;
+    let admin_port = args.admin_port().map_err(usage)?;
     let tls = match targets.iter().chain(pages.iter().map(|page| &page.target)).any(|target| target.tls) {
         true => Some(Arc::new(tls::client(args.target_ca.as_deref(), None, &["http/1.1"])?)),
         false if args.target_ca.is_some() => {
@@ -196,7 +197,7 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result
         total: whole,
         pages,
         tls,
-        listener,
+        admin_port,
         live,
         metadata: about,
         figures,

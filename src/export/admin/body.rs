@@ -1,12 +1,17 @@
-//! Response bodies: complete, or a stream of events.
+//! Responses and their bodies: complete, or a stream of events.
 
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Response, StatusCode};
 use http_body::{Frame, SizeHint};
+use serde::Serialize;
 use tokio::sync::mpsc;
+
+pub(super) const JSON: &str = "application/json";
 
 /// Body of an admin response.
 #[derive(Debug)]
@@ -37,4 +42,18 @@ impl http_body::Body for AdminBody {
             Self::Events(_) => SizeHint::default(),
         }
     }
+}
+
+/// Makes a complete response.
+pub(super) fn reply(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response<AdminBody> {
+    let mut response = Response::new(AdminBody::Full(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// Makes a response of JSON.
+pub(super) fn json_reply(status: StatusCode, body: &impl Serialize) -> Response<AdminBody> {
+    // Our own structures with string keys always serialize.
+    reply(status, JSON, serde_json::to_vec(body).unwrap_or_default())
 }

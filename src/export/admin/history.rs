@@ -3,6 +3,8 @@
 //! `/api/history` covers all models and `/api/history?model=NAME` one of them (percent-encoded). `&after=CURSOR`
 //! returns only seconds after an earlier reply's `next`. A reader that polls once a second gets one second each time,
 //! and after a pause it gets all that it missed. A cursor that is too old, or from another process, returns everything.
+//! `&seconds=N` returns the last `N` seconds at most, and `&by_model=true` adds `"by_model": {"tiny": F}` to each second,
+//! with the active models of that second.
 //!
 //! ```json
 //! {
@@ -105,6 +107,9 @@ struct HistoryEntry {
 pub(super) struct HistoryQuery {
     model: Option<String>,
     after: Option<(u64, u64)>,
+    /// Number of seconds at most.
+    seconds: Option<u64>,
+    by_model: bool,
 }
 
 impl HistoryQuery {
@@ -114,6 +119,8 @@ impl HistoryQuery {
         for (key, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
             match key {
                 "model" => asked.model = percent_decode(value),
+                "seconds" => asked.seconds = value.parse().ok(),
+                "by_model" => asked.by_model = value == "true",
                 "after" => {
                     asked.after =
                         value.split_once('-').and_then(|(run, at)| Some((run.parse().ok()?, at.parse().ok()?)))
@@ -143,7 +150,8 @@ impl HistoryLog {
         let end = kept.first + kept.seconds.len() as u64;
         let after = asked.after.filter(|(of, at)| *of == run && (kept.first..=end).contains(at)).map(|(_, at)| at);
         let whole = after.is_none();
-        let from = after.unwrap_or(kept.first);
+        let last = asked.seconds.map_or(kept.first, |seconds| end.saturating_sub(seconds));
+        let from = after.unwrap_or(kept.first).max(last);
         let seconds = kept.seconds.iter().skip((from - kept.first) as usize);
         let told = HistoryResponse {
             run,
@@ -169,6 +177,7 @@ impl HistoryLog {
                     unix_ms: second.unix_ms,
                     length_ms: second.length_ms,
                     figures: second.figures(asked.model.as_deref()),
+                    by_model: asked.by_model.then(|| second.by_model()),
                 })
                 .collect(),
         };
@@ -234,6 +243,10 @@ impl HistoryEntry {
         model.map_or(Some(&self.all), |model| self.by_model.get(model)).map_or(RawValue::NULL, |raw| raw)
     }
 
+    fn by_model(&self) -> BTreeMap<&str, &RawValue> {
+        self.by_model.iter().map(|(model, figures)| (&**model, &**figures)).collect()
+    }
+
     /// Estimates the memory in bytes.
     fn bytes(&self) -> usize {
         // A box and a table entry, including the allocator's overhead.
@@ -279,6 +292,8 @@ struct SecondRow<'a> {
     length_ms: u64,
     #[schemars(with = "Option<HistoryPoint>")]
     figures: &'a RawValue,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by_model: Option<BTreeMap<&'a str, &'a RawValue>>,
 }
 
 #[cfg(test)]
@@ -354,7 +369,8 @@ mod tests {
     fn what_a_reader_asks_is_read_and_nonsense_is_ignored() {
         let asked = |query| HistoryQuery::parse(query);
         assert_eq!(asked(""), HistoryQuery::default());
-        let expected = HistoryQuery { model: Some("<b>&=ü/x".to_owned()), after: Some((17, 4)) };
+        let expected =
+            HistoryQuery { model: Some("<b>&=ü/x".to_owned()), after: Some((17, 4)), ..HistoryQuery::default() };
         assert_eq!(asked("after=17-4&model=%3Cb%3E%26%3D%C3%BC/x&other"), expected);
         for nonsense in
             ["after=17", "after=x-4", "after=-", "after=99999999999999999999-1", "model=%", "model=%ff&after=1"]

@@ -9,25 +9,28 @@
 //! | `/api/state` | one JSON object: version, open requests, recent requests; see [`state`] |
 //! | `/api/live` | server-sent events, one JSON object a second; see [`live`] |
 //! | `/api/history` | the last 15 minutes in steps of one second; see [`history`] |
+//! | `/config`, `/log-level` | the configuration in force, and the log level, which can be changed; see `log_level` |
 //! | `/page/…` | the live page's assets; see [`page`] |
 //!
 //! In a run (`streamgauge replay`, `load`) these endpoints serve the run's data instead of the proxy's, and `/readyz`
 //! is 200 while the run sends.
 //!
 //! The server answers 421 to a request for any host except IP addresses, `localhost` and configured names: see `host`.
+//! [`access`] decides who may read what, by client certificates and tokens.
 //!
-//! A request passes a stack of `tower-http` layers: headers, compression, panics. Connections are below it: hyper
+//! A request passes a stack of layers: headers, compression, panics, access, and the origin of a request that changes something. Connections are below it: hyper
 //! limits their heads, and this module their number and age, because a layer sees requests only.
 //!
 //! The server runs on the control runtime, beside the exporters and never on a forwarding thread. Connections are
 //! limited in number and age. At the limit the longest-idle connection is closed, so idle clients cannot lock out a
-//! scraper or the kubelet. A live reader that falls behind is disconnected. Only GET and HEAD exist, so nothing can be
-//! changed.
+//! scraper or the kubelet. A live reader that falls behind is disconnected. Only `PUT /log-level` changes something.
 
+pub mod access;
 mod body;
 pub mod history;
 mod host;
 pub mod live;
+mod log_level;
 pub mod page;
 mod routes;
 pub mod state;
@@ -44,14 +47,18 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
 use tower::{ServiceBuilder, service_fn};
 use tower_http::CompressionLevel;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
+use tower_http::csrf::CsrfLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 
+use self::access::{AccessLayer, AdminAccess};
 use self::history::HistoryLog;
 use self::live::LiveFeed;
 use super::control::live_view::LiveSnapshot;
@@ -63,6 +70,8 @@ const MAX_CONNECTIONS: usize = 64;
 /// Time limit for a request's head. It also limits the idle time of a kept-alive connection, so it exceeds common
 /// scrape intervals.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(150);
+/// Time limit for a TLS handshake.
+const HANDSHAKE_TIMEOUT: Gap = Gap::from_millis(10_000);
 /// Age at which a connection stops being reused, so that vanished peers cannot hold every slot.
 const MAX_CONNECTION_AGE: Gap = Gap::from_millis(600_000);
 /// Additional time after which the connection is closed even if a reply is unread.
@@ -81,6 +90,7 @@ pub(super) struct AdminServer {
     telemetry: Arc<ControlState>,
     live: LiveFeed,
     history: HistoryLog,
+    access: Arc<AdminAccess>,
     /// URL of the upstream.
     upstream: Option<String>,
     /// Counts new connections and requests.
@@ -100,11 +110,12 @@ struct AdminConnection {
 
 impl AdminServer {
     /// Creates an admin server for this control state.
-    pub(super) fn new(telemetry: Arc<ControlState>, upstream: Option<String>) -> Self {
+    pub(super) fn new(telemetry: Arc<ControlState>, upstream: Option<String>, access: Arc<AdminAccess>) -> Self {
         Self {
             telemetry,
             live: LiveFeed::default(),
             history: HistoryLog::default(),
+            access,
             upstream,
             activity_counter: AtomicU64::new(0),
         }
@@ -177,23 +188,50 @@ impl AdminServer {
     ) {
         // If the kernel refuses, only memory suffers.
         let _bounded = SockRef::from(&socket).set_send_buffer_size(SEND_BUFFER_BYTES).is_ok();
+        let Some(tls) = self.access.tls() else { return self.serve_stream(socket, false, seat, left).await };
+        let handshake = self.telemetry.clock.timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(socket));
+        let accepted = tokio::select! {
+            accepted = handshake => accepted,
+            () = seat.disconnect.notified() => None,
+            Ok(_) = left.wait_for(|left| *left) => None,
+        };
+        // A client that speaks no TLS, or shows a wrong certificate, has been told so by the handshake.
+        if let Some(Ok(stream)) = accepted {
+            let has_certificate = stream.get_ref().1.peer_certificates().is_some_and(|chain| !chain.is_empty());
+            self.serve_stream(stream, has_certificate, seat, left).await;
+        }
+    }
+
+    /// Answers the requests of one connection.
+    async fn serve_stream(
+        self: Arc<Self>,
+        stream: impl AsyncRead + AsyncWrite + Unpin,
+        has_certificate: bool,
+        seat: Arc<AdminConnection>,
+        mut left: watch::Receiver<bool>,
+    ) {
         let clock = self.telemetry.clock.clone();
         let (admin, of_request) = (Arc::clone(&self), Arc::clone(&seat));
+        let (access, telemetry) = (Arc::clone(&self.access), Arc::clone(&self.telemetry));
         let service = ServiceBuilder::new()
             // Some replies contain model names chosen by clients: no browser may treat them as a script or a page.
             .layer(SetResponseHeaderLayer::overriding(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
             .layer(SetResponseHeaderLayer::if_not_present(CACHE_CONTROL, HeaderValue::from_static("no-store")))
             .layer(CompressionLayer::new().quality(CompressionLevel::Fastest))
             .layer(CatchPanicLayer::custom(routes::internal_error))
+            .layer(AccessLayer { access, telemetry, has_certificate })
+            .layer(CsrfLayer::new().with_rejection_response(|_| routes::cross_site()))
             .service(service_fn(move |request: Request<Incoming>| {
-                admin.touch(&of_request);
-                let response = admin.handle(&request, &of_request);
-                async { Ok::<_, Infallible>(response) }
+                let (admin, connection) = (Arc::clone(&admin), Arc::clone(&of_request));
+                async move {
+                    admin.touch(&connection);
+                    Ok::<_, Infallible>(admin.respond(request, &connection).await)
+                }
             }));
         let service = TowerToHyperService::new(service);
         let mut server = http1::Builder::new();
         server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(WRITE_BUFFER_BYTES);
-        let mut connection = std::pin::pin!(server.serve_connection(TokioIo::new(socket), service));
+        let mut connection = std::pin::pin!(server.serve_connection(TokioIo::new(stream), service));
         // The result of a closed connection is not used.
         tokio::select! {
             _ended = connection.as_mut() => return,

@@ -5,22 +5,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
+use http::header::{ACCEPT, ALLOW, CACHE_CONTROL, ETAG, IF_NONE_MATCH, VARY};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
-use serde::Serialize;
 use serde_json::json;
 
-use super::body::AdminBody;
+use super::access::AdminRole;
+use super::body::{AdminBody, JSON, json_reply, reply};
 use super::history::HistoryQuery;
+use super::log_level::{log_level, put_log_level};
 use super::page::{self, Asset};
 use super::state::StateResponse;
-use super::{AdminConnection, AdminServer, host};
+use super::{AdminConnection, AdminServer};
 use crate::export::prometheus::negotiate;
 
 const TEXT: &str = "text/plain; charset=utf-8";
-const JSON: &str = "application/json";
 
-const PATHS: [(&str, &str); 7] = [
+const PATHS: [(&str, &str); 9] = [
     ("/", "the live page, in a browser; elsewhere this list"),
     ("/metrics", "metrics, for Prometheus"),
     ("/livez", "200 while the process turns"),
@@ -28,18 +28,29 @@ const PATHS: [(&str, &str); 7] = [
     ("/api/state", "what is going on, and the last requests"),
     ("/api/live", "rates and latencies, once a second"),
     ("/api/history", "the last quarter of an hour, second by second"),
+    ("/config", "the configuration in force, without secrets"),
+    ("/log-level", "the log level; PUT changes it"),
 ];
 
 impl AdminServer {
-    /// Handles one request.
-    pub(super) fn handle<B>(&self, request: &Request<B>, seat: &Arc<AdminConnection>) -> Response<AdminBody> {
-        if !host::is_allowed(request, &self.telemetry.admin_hosts()) {
-            let told = json!({"error": "this port answers IP addresses, localhost and the names of --admin-hosts"});
-            return json_reply(StatusCode::MISDIRECTED_REQUEST, &told);
+    /// Handles one request, reading its body if it changes something.
+    pub(super) async fn respond<B>(&self, request: Request<B>, seat: &Arc<AdminConnection>) -> Response<AdminBody>
+    where
+        B: http_body::Body<Data = Bytes, Error: std::error::Error + Send + Sync + 'static>,
+    {
+        let is_put = *request.method() == Method::PUT && request.uri().path() == "/log-level";
+        match self.telemetry.process_control().filter(|_| is_put) {
+            Some(control) => put_log_level(control, request.into_body(), &self.telemetry.clock).await,
+            None => self.handle(&request, seat),
         }
+    }
+
+    /// Handles a request that changes nothing.
+    fn handle<B>(&self, request: &Request<B>, seat: &Arc<AdminConnection>) -> Response<AdminBody> {
         let is_head = *request.method() == Method::HEAD;
         if !is_head && *request.method() != Method::GET {
-            let mut refused = json_reply(StatusCode::METHOD_NOT_ALLOWED, &json!({"error": "only GET and HEAD"}));
+            let mut refused =
+                json_reply(StatusCode::METHOD_NOT_ALLOWED, &json!({"error": "only GET and HEAD, and PUT /log-level"}));
             refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             return refused;
         }
@@ -53,7 +64,9 @@ impl AdminServer {
             "/readyz" => match self.not_ready_reason() {
                 None => json_reply(StatusCode::OK, &json!({"status": "ready"})),
                 Some(reason) => {
-                    let told = json!({"status": "not ready", "reason": reason});
+                    // The reason names the upstream's address, which a probe without a token does not need.
+                    let is_known = request.extensions().get::<AdminRole>() > Some(&AdminRole::Probe);
+                    let told = json!({"status": "not ready", "reason": is_known.then_some(reason)});
                     json_reply(StatusCode::SERVICE_UNAVAILABLE, &told)
                 }
             },
@@ -65,6 +78,10 @@ impl AdminServer {
                 let told = self.history.render(&asked, &self.telemetry, self.upstream());
                 reply(StatusCode::OK, JSON, told)
             }
+            "/config" if let Some(control) = self.telemetry.process_control() => {
+                reply(StatusCode::OK, TEXT, control.config())
+            }
+            "/log-level" if let Some(control) = self.telemetry.process_control() => log_level(control),
             path if let Some(found) = page::asset(path) => asset(found, request.headers()),
             _ => {
                 let paths = PATHS.map(|(path, _)| path);
@@ -114,16 +131,14 @@ fn index() -> String {
     format!("Streamgauge {}\n\n{}", env!("CARGO_PKG_VERSION"), lines.concat())
 }
 
-fn reply(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response<AdminBody> {
-    let mut response = Response::new(AdminBody::Full(body.into()));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response
-}
-
 /// Replies to a request whose handler panicked.
 pub(super) fn internal_error(_panic: Box<dyn Any + Send>) -> Response<AdminBody> {
     json_reply(StatusCode::INTERNAL_SERVER_ERROR, &json!({"error": "internal error; the log has the panic"}))
+}
+
+/// Replies to a request of another site's page that would change something.
+pub(super) fn cross_site() -> Response<AdminBody> {
+    json_reply(StatusCode::FORBIDDEN, &json!({"error": "a page of another site may not change anything here"}))
 }
 
 /// Replies with a part of the live page, or 304 if the client's copy is current.
@@ -152,11 +167,6 @@ fn asset(asset: &'static Asset, asked: &HeaderMap) -> Response<AdminBody> {
 fn with_vary(mut response: Response<AdminBody>, by: &'static str) -> Response<AdminBody> {
     response.headers_mut().insert(VARY, HeaderValue::from_static(by));
     response
-}
-
-fn json_reply(status: StatusCode, body: &impl Serialize) -> Response<AdminBody> {
-    // Our own structures with string keys always serialize.
-    reply(status, JSON, serde_json::to_vec(body).unwrap_or_default())
 }
 
 /// Joins all values of a header into one list.

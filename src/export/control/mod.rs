@@ -1,6 +1,7 @@
 //! The control thread: it takes finished requests from the [`queue`], counts them, and serves every exporter.
 
 pub mod live_view;
+pub mod process_control;
 pub mod queue;
 pub mod run_status;
 pub(super) mod state;

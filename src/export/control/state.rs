@@ -1,13 +1,14 @@
 //! State of the control runtime: aggregated reports and all data that is read with them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use opentelemetry::Context;
 use opentelemetry::trace::TraceContextExt as _;
 use tokio::task::spawn_blocking;
 
 use super::live_view::{InFlight, LiveSnapshot, OpenStreams};
+use super::process_control::ProcessControl;
 use super::queue::{DRAIN_INTERVAL, QueuedReport, ReportReceiver};
 use super::run_status;
 use crate::capture::recorder::CaptureRecorder;
@@ -117,6 +118,7 @@ pub(in crate::export) struct ControlState {
     inbox: ReportReceiver,
     /// Queue of spans, if traces are exported.
     spans: Option<Arc<BatchQueue<SpanEncoder>>>,
+    process_control: OnceLock<Box<dyn ProcessControl>>,
     /// Forwarding threads never lock this, and no holder waits.
     state: Mutex<ControlStateInner>,
 }
@@ -185,7 +187,16 @@ impl ControlState {
             models_with_streams: streamed,
         };
         let started = TimePoint::now(&clock);
-        Self { clock, gauges: Arc::default(), drops, started, inbox, spans, state: Mutex::new(state) }
+        Self {
+            clock,
+            gauges: Arc::default(),
+            drops,
+            started,
+            inbox,
+            spans,
+            process_control: OnceLock::new(),
+            state: Mutex::new(state),
+        }
     }
 
     /// Applies new settings. Earlier reports are counted under the old ones.
@@ -282,6 +293,17 @@ impl ControlState {
         self.drops.observe(&mut snapshot, self.started.unix);
         process::observe(&mut snapshot, env!("CARGO_PKG_VERSION"), self.started.unix, descriptors);
         snapshot
+    }
+
+    /// Lets the admin port show and change the process's settings.
+    pub(in crate::export) fn set_process_control(&self, control: Box<dyn ProcessControl>) {
+        // There is one owner of the process, which calls this once.
+        _ = self.process_control.set(control).is_ok();
+    }
+
+    /// Returns what shows and changes the process's settings, if its owner allows that.
+    pub(in crate::export) fn process_control(&self) -> Option<&dyn ProcessControl> {
+        self.process_control.get().map(|control| &**control)
     }
 
     /// Returns the recent requests, latest first.

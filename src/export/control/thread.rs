@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::live_view::LiveSnapshot;
+use super::process_control::ProcessControl;
 use super::queue::{ReportReceiver, Reporter};
 use super::state::ControlState;
 pub use super::state::{ACCESS_LOG_TARGET, RuntimeSettings};
@@ -19,6 +20,7 @@ use crate::capture::recorder::CaptureRecorder;
 use crate::clock::Clock;
 use crate::config::otlp::{ExporterConfig, OtlpConfig, Sampler};
 use crate::export::admin::AdminServer;
+use crate::export::admin::access::AdminAccess;
 use crate::export::identity;
 use crate::export::otlp::batch::BatchExporter;
 use crate::export::otlp::exporter::{MetricsExporter, StopSignal};
@@ -38,6 +40,7 @@ pub struct ControlPlane {
     spans: Option<BatchExporter<SpanEncoder>>,
     logs: Option<BatchExporter<LogEncoder>>,
     upstream: Option<String>,
+    access: Arc<AdminAccess>,
     admin_released: watch::Sender<bool>,
     /// One exporter configuration per collector.
     collectors: Vec<ExporterConfig>,
@@ -51,6 +54,11 @@ impl ControlHandle {
     /// Applies new settings. Earlier reports are counted under the old ones.
     pub fn apply(&self, rules: RuntimeSettings) {
         self.0.apply(rules);
+    }
+
+    /// Lets the admin port show and change the process's settings.
+    pub fn set_process_control(&self, control: Box<dyn ProcessControl>) {
+        self.0.set_process_control(control);
     }
 
     /// Returns a snapshot that includes all reports so far.
@@ -91,9 +99,15 @@ impl ControlPlane {
             spans,
             logs,
             upstream,
+            access: Arc::default(),
             admin_released: watch::Sender::new(false),
             collectors,
         }
+    }
+
+    /// Admits only these clients to the admin port. By default it admits everyone.
+    pub fn with_access(self, access: Arc<AdminAccess>) -> Self {
+        Self { access, ..self }
     }
 
     /// Returns a sender that releases the admin port to another process: after `true`, the server accepts no connection
@@ -134,7 +148,8 @@ impl ControlPlane {
 
     /// Runs until `stop`, then at most `flush` longer for the last exports. Use a single-threaded runtime.
     pub async fn run(self, admin: Option<TcpListener>, stop: impl Future<Output = ()>, flush: Gap) {
-        let Self { telemetry, metrics, spans, logs, upstream, admin_released: admin_left, collectors, .. } = self;
+        let Self { telemetry, metrics, spans, logs, upstream, access, admin_released: admin_left, collectors, .. } =
+            self;
         let (order, ordered) = StopSignal::new();
         let mut forever = JoinSet::new();
         let mut exporters = JoinSet::new();
@@ -143,7 +158,8 @@ impl ControlPlane {
             forever.spawn(probe_collector(collector, telemetry.clock.clone()));
         }
         if let Some(listener) = admin {
-            forever.spawn(AdminServer::new(Arc::clone(&telemetry), upstream).serve(listener, admin_left.subscribe()));
+            let server = AdminServer::new(Arc::clone(&telemetry), upstream, access);
+            forever.spawn(server.serve(listener, admin_left.subscribe()));
         }
         if let Some(exporter) = metrics {
             let source = Arc::clone(&telemetry);

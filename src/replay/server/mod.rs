@@ -2,4 +2,5 @@
 
 pub(super) mod http_fetch;
 pub mod info;
+pub mod page_client;
 pub mod scrape;

@@ -33,6 +33,7 @@ use crate::export::registry::catalog::{Convention, Id};
 use crate::export::registry::drops::{DropReason, Drops};
 use crate::export::registry::snapshot::{PointValue, Snapshot};
 use crate::measure::time::{Gap, Stamp};
+use crate::net::tls;
 
 const BOTH: [Protocol; 2] = [Protocol::HttpProtobuf, Protocol::Grpc];
 
@@ -376,8 +377,8 @@ async fn both_protocols_speak_tls_with_a_certificate_of_their_own() {
     };
     let strangers = rcgen::generate_simple_self_signed(vec!["gauge".to_owned()]).unwrap();
     let (server, client) = (issue("server", "127.0.0.1"), issue("client", "gauge"));
-    let identity = crate::net::tls::TlsIdentity { cert: &server.0, key: &server.1 };
-    let config = Arc::new(crate::net::tls::server(identity, Some(&ca)).unwrap());
+    let identity = tls::TlsIdentity { cert: &server.0, key: &server.1 };
+    let config = Arc::new(tls::server(identity, tls::ClientCertificates::Required(&ca), &["h2", "http/1.1"]).unwrap());
     for protocol in BOTH {
         let collector = Collector::start_with(protocol, vec![], Some(Arc::clone(&config))).await;
         let mut exporter = ExporterConfig { ca: Some(ca.clone()), ..collector.exporter() };

@@ -1,0 +1,110 @@
+//! The chapter on data protection has every field that the program can write, and no other.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::Value;
+use streamgauge::export::registry::catalog::{TABLE, attribute};
+use streamgauge::trace_file::row;
+
+fn read(path: &str) -> String {
+    fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+/// The quoted names in the first cells of the tables under a heading whose header begins with this word.
+fn listed(heading: &str, header: &str) -> BTreeSet<String> {
+    let chapter = read("src/export/README.md");
+    let (_, section) = chapter.split_once(&format!("\n## {heading}\n")).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let mut names = BTreeSet::new();
+    for table in section.split("\n\n").filter(|table| table.trim_start().starts_with(&format!("| {header} |"))) {
+        for cell in table.trim().lines().skip(2).map(|row| row.split('|').nth(1).unwrap()) {
+            for name in cell.split('`').skip(1).step_by(2) {
+                assert!(names.insert(name.to_owned()), "`{name}` is twice under {heading}");
+            }
+        }
+    }
+    names
+}
+
+fn assert_same(listed: &BTreeSet<String>, written: &BTreeSet<String>, what: &str) {
+    let missing: Vec<&String> = written.difference(listed).collect();
+    let unknown: Vec<&String> = listed.difference(written).collect();
+    assert!(missing.is_empty(), "src/export/README.md lacks {what}: {missing:?}; say what each can reveal");
+    assert!(unknown.is_empty(), "src/export/README.md has {what} that nothing writes: {unknown:?}");
+}
+
+/// The paths of all properties of a schema, as `prompt.blocks`.
+fn properties(schema: &Value, of: &Value, prefix: &str, names: &mut BTreeSet<String>) {
+    if let Some(reference) = of["$ref"].as_str() {
+        let name = reference.rsplit('/').next().unwrap();
+        return properties(schema, &schema["$defs"][name], prefix, names);
+    }
+    for key in ["anyOf", "oneOf", "allOf"] {
+        of[key].as_array().into_iter().flatten().for_each(|of| properties(schema, of, prefix, names));
+    }
+    if of["items"].is_object() {
+        properties(schema, &of["items"], prefix, names);
+    }
+    for (key, property) in of["properties"].as_object().into_iter().flatten() {
+        let name = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+        properties(schema, property, &name, names);
+        names.insert(name);
+    }
+}
+
+#[test]
+fn every_field_of_a_capture_is_on_the_page() {
+    let schema = row::schema().to_value();
+    let mut written = BTreeSet::new();
+    properties(&schema, &schema, "", &mut written);
+    assert!(written.contains("prompt.blocks") && written.contains("blocks.key"), "{written:?}");
+    assert_same(&listed("Captures", "field"), &written, "fields of a capture");
+}
+
+#[test]
+fn every_instrument_and_every_label_is_on_the_page() {
+    let instruments = TABLE.iter().map(|instrument| instrument.name.to_owned()).collect();
+    assert_same(&listed("Metrics", "instrument"), &instruments, "instruments");
+    let labels = TABLE.iter().flat_map(|instrument| instrument.attributes).copied().chain([attribute::OVERFLOW]);
+    assert_same(&listed("Metrics", "label"), &labels.map(str::to_owned).collect(), "labels");
+}
+
+/// The attribute that an expression of the encoder names: a string, or a constant of the catalog.
+fn attribute_name(catalog: &str, expression: &str) -> String {
+    match expression.strip_prefix("attribute::") {
+        Some(constant) => {
+            let (_, rest) = catalog.split_once(&format!("pub const {constant}: &str = \"")).unwrap();
+            rest.split('"').next().unwrap().to_owned()
+        }
+        None => expression.trim_matches('"').to_owned(),
+    }
+}
+
+#[test]
+fn every_attribute_of_a_span_is_on_the_page() {
+    let (encoder, catalog) = (read("src/export/otlp/traces.rs"), read("src/export/registry/catalog.rs"));
+    let encoder = encoder.split("#[cfg(test)]").next().unwrap();
+    let mut written = BTreeSet::new();
+    // Each attribute is written by one of these methods, whose first argument is its name.
+    for method in ["text", "texts", "number", "real", "truth"] {
+        for call in encoder.split(&format!("attributes.{method}(")).skip(1) {
+            written.insert(attribute_name(&catalog, call.trim_start().split([',', '\n']).next().unwrap()));
+        }
+    }
+    let others = encoder.matches("attributes::begin(").count();
+    assert_eq!(others, 5, "an attribute is written in another way, which this test has to read too");
+    assert!(written.contains("gen_ai.response.id") && written.contains("server.port"), "{written:?}");
+    assert_same(&listed("Spans", "attribute"), &written, "attributes of spans");
+}
+
+#[test]
+fn every_field_of_the_access_log_is_on_the_page() {
+    let state = read("src/export/control/state.rs");
+    let (_, event) = state.split_once("target: ACCESS_LOG_TARGET,").unwrap();
+    let (event, _) = event.split_once("\"request\"").unwrap();
+    let lines = event.lines().map(str::trim).filter(|line| !line.starts_with("//"));
+    let written = lines.filter_map(|line| line.split_once(" = ")).map(|(name, _)| name.to_owned()).collect();
+    assert_same(&listed("Access log", "field"), &written, "fields of the access log");
+}
