@@ -189,6 +189,15 @@ impl Slo {
         })
     }
 
+    /// This SLO under another name, with each limit times a factor of its metric.
+    pub fn with_scaled_limits(&self, name: String, factor: impl Fn(Metric) -> f64) -> Self {
+        let scaled = |of: &Objective| {
+            let nanos = of.limit.as_nanos() as f64 * factor(of.metric);
+            Objective { limit: Gap::from_nanos(nanos.round() as u64), ..*of }
+        };
+        Self { name, objectives: self.objectives.iter().map(scaled).collect(), ..self.clone() }
+    }
+
     fn is_for(&self, judged: &SloInput<'_>) -> bool {
         let fits = |pattern: &Option<String>, text: &str| pattern.as_deref().is_none_or(|p| glob(p, text));
         let fits_class =
