@@ -59,6 +59,9 @@ pub(super) fn over_time(windows: &[PlanWindow], carried: Option<&dyn Fn(&PlanWin
     let rates = std::iter::once(column("arrivals", rates.clone())).chain(carried).collect();
     vec![
         Some(chart("Requests per second", load, rates)),
-        Some(chart("Replicas", replicas, vec![column("serving", serving), column("paid", paid)])),
+        Some(
+            chart("Replicas", replicas, vec![column("serving", serving), column("paid", paid)])
+                .attribute("y-whole", ""),
+        ),
     ]
 }
