@@ -15,6 +15,7 @@ pub mod criteria;
 mod parse;
 mod record_input;
 mod target;
+pub mod term;
 
 use std::fmt;
 

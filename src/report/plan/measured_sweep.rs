@@ -89,7 +89,7 @@ impl MeasuredSweep {
         let mut folds: Vec<(String, LevelFold)> = Vec::new();
         let (mut gpus, mut shown, mut has_slo) = (None, Vec::new(), goals.gaps().next().is_some());
         for run in &file.runs {
-            let result = read_run(&folder.join(&run.folder), &slos)?;
+            let result = read_run(&folder.join(&run.folder), &slos, &goals)?;
             gpus = gpus.or_else(|| result.source.meta.get("gpu_count")?.parse().ok());
             has_slo |= result.slos.iter().next().is_some();
             shown = result
@@ -127,12 +127,11 @@ impl MeasuredSweep {
 
 /// The objectives as one set of criteria; without any, those of the sweep.
 fn goals(file: &SweepFile, objectives: &[PlanObjective]) -> Result<Criteria, String> {
-    let goodput = file.goodput.unwrap_or(DEFAULT_GOODPUT_GOAL);
     if objectives.is_empty() {
         let searched = file.plan.search.as_ref().and_then(|search| search.goals.parse().ok());
-        return Ok(searched.unwrap_or_else(|| Criteria::of_goodput(goodput)));
+        return Ok(searched.unwrap_or_else(|| file.listed_goals()));
     }
-    criteria(objectives, goodput)
+    criteria(objectives, file.listed_goals().goodput().unwrap_or(DEFAULT_GOODPUT_GOAL))
 }
 
 /// The sweep with the levels of one series, which differ in their load only.
