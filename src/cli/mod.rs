@@ -16,6 +16,7 @@ pub mod inspect;
 mod load;
 pub mod logging;
 mod manual;
+mod parallel;
 mod plan;
 mod production;
 mod proxy;

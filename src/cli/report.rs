@@ -10,7 +10,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{ArgGroup, ValueEnum, ValueHint};
 
 use super::production::production_baseline;
-use super::runner::flags::{Conditions, conditions, min_goodput};
+use super::runner::flags::{Conditions, conditions, sweep_goals};
 use super::terminal::{text_layout, usage_error};
 use super::trace_input::{digest, ensure_rereadable};
 use super::values::{group_by, parse_duration, positive};
@@ -358,8 +358,9 @@ impl Args {
                 "{flag} is for runs, and {shown} is a sweep; name one of its runs, as in {shown}/runs/rate-1"
             );
         }
-        let min_goodput = min_goodput(&self.fail_if)?;
-        let mut wanted = SweepReportOptions { slos: self.slos.clone(), min_goodput, ..SweepReportOptions::default() }
+        let goals = sweep_goals(&self.fail_if)?;
+        let fails = goals.is_some();
+        let mut wanted = SweepReportOptions { slos: self.slos.clone(), goals, ..SweepReportOptions::default() }
             .with_default_percentiles();
         if !self.percentiles.is_empty() {
             wanted.percentiles.clone_from(&self.percentiles);
@@ -374,7 +375,7 @@ impl Args {
             () => sweep::render(&sweep, text_layout(self.plain)),
         };
         let printed = crate::cli::terminal::print(&words)?;
-        let missed = min_goodput.is_some_and(|least| sweep.is_below(least));
+        let missed = fails && sweep.misses_goals();
         Ok(if missed { ExitCode::FAILURE } else { printed })
     }
 }

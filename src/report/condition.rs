@@ -1,6 +1,6 @@
 //! Conditions on the figures of a report: `ttft.p95<=1s e2e.p99<=15s goodput>=95%`.
 //!
-//! The words are those of `--slo` and `--find-max`. A condition states what must hold (`ttft.p95<=1s`, `goodput>=95%`)
+//! The language is that of [`crate::measure::slo::term`]. A condition states what must hold (`ttft.p95<=1s`, `goodput>=95%`)
 //! or what must not (`ttft.p95>1s`, `goodput<95%`): each figure has a better direction, so both are unambiguous.
 //!
 //! # Failed requests
@@ -9,7 +9,6 @@
 //! successes.
 
 use std::fmt;
-use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -17,6 +16,8 @@ use serde::Serialize;
 use super::accumulate::Accumulator;
 use super::metric::{MetricUnit, ReportMetric};
 use super::{SloGoodput, slo_goodput};
+use crate::measure::slo::SloError;
+use crate::measure::slo::term::{ConditionTerm, Sign, Statistic};
 use crate::measure::time::Gap;
 
 const EXPECTED: &str = "expected METRIC.STATISTIC, <=, <, >= or >, and a limit, as in ttft.p95<=1s, itl.avg<=40ms, goodput>=95%, \
@@ -27,7 +28,7 @@ const EXPECTED: &str = "expected METRIC.STATISTIC, <=, <, >= or >, and a limit, 
 pub struct Condition {
     text: String,
     figure: Figure,
-    operator: Operator,
+    operator: Sign,
     /// In the unit of the figure: nanoseconds, tokens, a share of 1, or a rate per second.
     limit: f64,
 }
@@ -47,52 +48,16 @@ enum Figure {
     Metric(ReportMetric, Statistic),
 }
 
-/// Statistic of a metric's values.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Statistic {
-    Average,
-    Min,
-    Max,
-    Percentile(f64),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operator {
-    AtMost,
-    Below,
-    AtLeast,
-    Above,
-}
-
-impl Operator {
-    const ALL: [(&'static str, Self); 4] =
-        [("<=", Self::AtMost), (">=", Self::AtLeast), ("<", Self::Below), (">", Self::Above)];
-
-    fn holds(self, value: f64, limit: f64) -> bool {
-        match self {
-            Self::AtMost => value <= limit,
-            Self::Below => value < limit,
-            Self::AtLeast => value >= limit,
-            Self::Above => value > limit,
-        }
-    }
-
-    const fn is_upper_bound(self) -> bool {
-        matches!(self, Self::AtMost | Self::Below)
-    }
-}
-
 impl Figure {
-    fn parse(name: &str) -> Option<Self> {
-        Some(match name {
+    fn parse(term: &ConditionTerm<'_>) -> Option<Self> {
+        Some(match term.figure {
             "goodput" => Self::Goodput,
             "error_rate" => Self::ErrorRate,
             "requests_per_second" => Self::RequestRate,
             "output_tokens_per_second" => Self::OutputTokenRate,
             _ => {
-                let (metric, statistic) = name.split_once('.')?;
-                let metric = ReportMetric::ALL.into_iter().find(|of| of.key() == metric)?;
-                Self::Metric(metric, Statistic::parse(statistic)?)
+                let (metric, statistic) = term.metric()?;
+                Self::Metric(ReportMetric::ALL.into_iter().find(|of| of.key() == metric)?, statistic)
             }
         })
     }
@@ -120,20 +85,6 @@ impl Figure {
     }
 }
 
-impl Statistic {
-    fn parse(text: &str) -> Option<Self> {
-        match text {
-            "avg" | "mean" => Some(Self::Average),
-            "min" => Some(Self::Min),
-            "max" => Some(Self::Max),
-            _ => {
-                let percent = text.strip_prefix('p')?.parse().ok().filter(|percent| (0.0..=100.0).contains(percent))?;
-                Some(Self::Percentile(percent))
-            }
-        }
-    }
-}
-
 /// What a condition read, and the verdict.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ConditionResult {
@@ -149,24 +100,20 @@ impl Condition {
     /// Parses several conditions, separated by spaces.
     ///
     /// # Errors
-    /// The text that was expected, with the word that is wrong.
-    pub fn parse_all(text: &str) -> Result<Vec<Self>, String> {
-        // A space around an operator does not separate conditions.
-        let joined = Operator::ALL.iter().fold(text.to_owned(), |text, (sign, _)| {
-            text.replace(&format!(" {sign}"), sign).replace(&format!("{sign} "), sign)
-        });
-        let conditions: Vec<Self> = joined.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
-        if conditions.is_empty() { Err(EXPECTED.to_owned()) } else { Ok(conditions) }
+    /// What was expected, and where.
+    pub fn parse_all(text: &str) -> Result<Vec<Self>, SloError> {
+        ConditionTerm::parse_all(text, EXPECTED)?.iter().map(Self::of).collect()
+    }
+
+    fn of(term: &ConditionTerm<'_>) -> Result<Self, SloError> {
+        let figure = Figure::parse(term).ok_or_else(|| term.wrong_figure(EXPECTED))?;
+        let limit = figure.limit(term.limit).ok_or_else(|| term.wrong_limit(EXPECTED))?;
+        Ok(Self { text: term.compact(), figure, operator: term.sign, limit })
     }
 
     /// Returns `true` if the condition needs SLOs.
     pub fn needs_slos(&self) -> bool {
         self.figure == Figure::Goodput
-    }
-
-    /// The least goodput that the condition accepts, if it is about goodput alone.
-    pub fn min_goodput(&self) -> Option<f64> {
-        self.needs_slos().then_some(self.limit)
     }
 
     /// Evaluates the condition. Sorts the samples in place.
@@ -257,21 +204,6 @@ impl fmt::Display for Condition {
     }
 }
 
-impl FromStr for Condition {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{EXPECTED}, not `{}`", text.chars().take(60).collect::<String>().escape_debug());
-        let at = text.find(['<', '>']).ok_or_else(wrong)?;
-        let (name, rest) = text.split_at(at);
-        let found = Operator::ALL.iter().find_map(|(sign, operator)| Some((*operator, rest.strip_prefix(sign)?)));
-        let (operator, limit) = found.ok_or_else(wrong)?;
-        let figure = Figure::parse(name).ok_or_else(wrong)?;
-        let limit = figure.limit(limit).ok_or_else(wrong)?;
-        Ok(Self { text: text.to_owned(), figure, operator, limit })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -290,7 +222,7 @@ mod tests {
     }
 
     fn fails(text: &str, fold: &mut Accumulator) -> bool {
-        text.parse::<Condition>().unwrap().evaluate(fold).fails
+        Condition::parse_all(text).unwrap()[0].evaluate(fold).fails
     }
 
     #[test]
@@ -320,7 +252,7 @@ mod tests {
         assert!(!fails("ttft.p95<=100ms", &mut fold(&all_fast, 5)));
         assert!(fails("ttft.p95<=100ms", &mut fold(&all_fast, 6)));
         assert!(fails("error_rate<=5%", &mut fold(&all_fast, 6)));
-        let result = "ttft.p99<=1s".parse::<Condition>().unwrap().evaluate(&mut fold(&all_fast, 5));
+        let result = Condition::parse_all("ttft.p99<=1s").unwrap()[0].evaluate(&mut fold(&all_fast, 5));
         assert_eq!(
             result.value,
             "100ms among the successes; 95.00 % of all 100 requests are within the limit, 5 failed"
@@ -341,7 +273,7 @@ mod tests {
         };
         assert_eq!(read("ttft.p95 <= 1s  goodput>=95%").unwrap(), "ttft.p95<=1s|goodput>=95%");
         for wrong in ["", "ttft<=1s", "ttft.p95<=1", "ttft.p101<=1s", "goodput>=0.95", "itl.p50=5ms", "x.p50<=1s"] {
-            assert!(read(wrong).unwrap_err().starts_with("expected METRIC.STATISTIC"), "{wrong}");
+            assert!(read(wrong).unwrap_err().to_string().starts_with("expected "), "{wrong}");
         }
     }
 }

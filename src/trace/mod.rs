@@ -29,9 +29,11 @@ pub mod reuse;
 pub mod rng;
 pub mod scale;
 pub mod scale_lengths;
+pub mod selection;
 pub mod session_starts;
 pub mod session_table;
 pub mod slice;
+pub mod time_shift;
 pub mod vocabulary;
 pub mod whole_turns;
 

@@ -7,6 +7,7 @@
 use super::blocks::{chained_ids, hash_text};
 use super::conversion_loss::ConversionLosses;
 use super::merge::{MergedRows, rename_copy};
+use super::selection::TraceSelection;
 use super::{Trace, TraceEntries};
 use crate::stats::hash::combine;
 use crate::trace_file::row::{TraceEntry, TraceHeader};
@@ -51,7 +52,22 @@ impl RateScale {
 }
 
 /// Scales the rate of a trace. `copy` opens the trace again; it is called once per copy.
-pub fn scale_rate<E>(scale: RateScale, mut copy: impl FnMut() -> Result<Trace, E>) -> Result<Trace, E> {
+///
+/// # Errors
+/// Those of `copy`.
+pub fn scale_rate<E>(scale: RateScale, copy: impl FnMut() -> Result<Trace, E>) -> Result<Trace, E> {
+    scale_selected_rate(scale, &TraceSelection::default(), copy)
+}
+
+/// Scales the rate of the selected rows; the others stay as they are. `copy` opens the trace again, once per copy.
+///
+/// # Errors
+/// Those of `copy`.
+pub fn scale_selected_rate<E>(
+    scale: RateScale,
+    selection: &TraceSelection,
+    mut copy: impl FnMut() -> Result<Trace, E>,
+) -> Result<Trace, E> {
     let copies = scale.copies();
     let mut all = Vec::new();
     let (mut header, losses) = (None, ConversionLosses::default());
@@ -59,7 +75,7 @@ pub fn scale_rate<E>(scale: RateScale, mut copy: impl FnMut() -> Result<Trace, E
         let share = (scale.factor - number as f64).min(1.0);
         let Trace { header: of_one, entries, losses: lost } = copy()?;
         let offset = scale.copy_offset(number);
-        let thinned = sample_sessions(entries, &of_one, share, combine(scale.seed, number));
+        let thinned = sample_sessions(entries, &of_one, (share, combine(scale.seed, number)), (selection, number));
         let entries: TraceEntries = Box::new(thinned.map(move |entry| {
             let mut entry = entry?;
             if number > 0 {
@@ -81,17 +97,24 @@ pub fn scale_rate<E>(scale: RateScale, mut copy: impl FnMut() -> Result<Trace, E
     Ok(Trace { header, entries: Box::new(MergedRows::new(all, losses.clone())), losses })
 }
 
-fn sample_sessions(entries: TraceEntries, header: &TraceHeader, share: f64, seed: u64) -> TraceEntries {
-    if share >= 1.0 {
-        return entries;
-    }
+/// Keeps a share of the selected sessions. Rows that are not selected are in the first copy only.
+fn sample_sessions(
+    entries: TraceEntries,
+    header: &TraceHeader,
+    (share, seed): (f64, u64),
+    (selection, copy): (&TraceSelection, u64),
+) -> TraceEntries {
+    let selection = selection.clone();
     let bound = (share * u64::MAX as f64) as u64;
     let blocks = header.blocks.clone();
     let mut row = 0;
     Box::new(entries.filter(move |entry| {
         let Ok(entry) = entry else { return true };
         row += 1;
-        combine(seed, sampling_key(entry, blocks.as_ref(), row)) < bound
+        if !selection.contains(entry) {
+            return copy == 0;
+        }
+        share >= 1.0 || combine(seed, sampling_key(entry, blocks.as_ref(), row)) < bound
     }))
 }
 

@@ -1,9 +1,9 @@
-//! Selects a part of a trace by time and model.
+//! Selects a part of a trace by time, model and class.
 
 use super::Trace;
 use super::error::Error;
+use super::selection::TraceSelection;
 use super::session_table::SessionTable;
-use crate::measure::glob::glob;
 use crate::trace_file::row::{TraceEntry, TurnContent};
 
 /// Loss reported for delta turns whose earlier turns were cut off.
@@ -16,15 +16,14 @@ pub struct TraceSlice {
     pub from: u64,
     /// End time in nanoseconds, exclusive.
     pub to: Option<u64>,
-    /// Models to keep; empty keeps all. `*` matches any characters.
-    pub models: Vec<String>,
+    /// Models and classes to keep.
+    pub selection: TraceSelection,
 }
 
 impl TraceSlice {
     fn contains(&self, entry: &TraceEntry) -> bool {
         let in_time = entry.at >= self.from && self.to.is_none_or(|to| entry.at < to);
-        let wanted = |model: &String| entry.model.as_deref().is_some_and(|name| glob(model, name));
-        in_time && (self.models.is_empty() || self.models.iter().any(wanted))
+        in_time && self.selection.contains(entry)
     }
 }
 

@@ -1,5 +1,6 @@
 //! A fleet: the replicas that serve one model, and the gateway before them.
 
+use super::model::{Parameter, TwinModel};
 use super::operations::{AutoscaleMetric, Autoscaler, Operations};
 use super::replica::{Finished, PrefillResult, Replica, ReplicaState, RequestPhase, Transfer};
 use super::response::{TwinOutcome, TwinResponse};
@@ -20,6 +21,42 @@ pub struct FleetOptions {
     pub replicas: u32,
     /// The gateway's rule.
     pub router: Router,
+}
+
+impl TwinModel {
+    /// One fleet per model, in the order of the twin. Without a number of replicas, each engine is one.
+    ///
+    /// # Errors
+    /// A setting is out of range.
+    pub fn fleets(
+        &self,
+        settings: &[(Parameter, f64)],
+        replicas: Option<u32>,
+        router: Router,
+    ) -> Result<Vec<FleetOptions>, String> {
+        let mut fleets: Vec<FleetOptions> = Vec::new();
+        for engine in &self.engines {
+            let mut options = engine.options()?;
+            for (parameter, value) in settings {
+                parameter.apply(*value, &mut options)?;
+            }
+            match fleets.iter_mut().find(|fleet| fleet.model == engine.model) {
+                Some(fleet) => fleet.engines.push(options),
+                None => {
+                    let (model, engines) = (engine.model.clone(), vec![options]);
+                    fleets.push(FleetOptions { model, engines, replicas: 0, router });
+                }
+            }
+        }
+        for fleet in &mut fleets {
+            fleet.replicas = replicas.unwrap_or(u32::try_from(fleet.engines.len()).unwrap_or(u32::MAX));
+        }
+        if let [only] = &mut fleets[..] {
+            // Traffic of another model is a question to this one.
+            only.model = None;
+        }
+        Ok(fleets)
+    }
 }
 
 #[derive(Debug)]
@@ -208,6 +245,12 @@ impl Fleet {
             };
         }
         let wanted = autoscaler.decide(now, sum, ready, current);
+        self.resize(wanted)
+    }
+
+    /// Orders replicas up to `wanted`, or drains those beyond. Returns the numbers of those that begin to start.
+    pub(super) fn resize(&mut self, wanted: u32) -> Vec<usize> {
+        let current = self.replicas();
         let mut starting = Vec::new();
         for _ in current..wanted {
             // A replica that was drained is ordered anew: its cache is cold.

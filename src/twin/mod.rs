@@ -7,6 +7,7 @@
 //!
 //! The room knows no sockets, threads or clock. All times are virtual, and a run depends only on its inputs.
 
+pub mod evidence;
 pub mod fit;
 pub mod fleet;
 pub mod model;

@@ -21,11 +21,28 @@ pub struct Operations {
     pub autoscale: Option<AutoscaleRule>,
     /// Maximum requests in flight over all replicas of a fleet; the gateway answers 429 to further ones.
     pub admission: Option<u32>,
+    /// Changes of the number of replicas that were ordered in time, so that added replicas serve at once.
+    pub schedule: Vec<ScheduledReplicas>,
+}
+
+/// The number of replicas of every fleet from a time on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScheduledReplicas {
+    /// Time of the change.
+    pub at: Stamp,
+    /// Replicas that take requests from then on.
+    pub replicas: u32,
 }
 
 impl Default for Operations {
     fn default() -> Self {
-        Self { failures: Vec::new(), start_up: Gap::from_millis(180_000), autoscale: None, admission: None }
+        Self {
+            failures: Vec::new(),
+            start_up: Gap::from_millis(180_000),
+            autoscale: None,
+            admission: None,
+            schedule: Vec::new(),
+        }
     }
 }
 

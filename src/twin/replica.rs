@@ -36,6 +36,8 @@ pub(super) struct Replica {
 struct OpenRequest {
     request: Box<TwinRequest>,
     phase: RequestPhase,
+    /// Requests of the replica when it came, itself included.
+    in_flight: u32,
 }
 
 /// The part of a request that a replica serves.
@@ -92,7 +94,8 @@ impl Replica {
     pub(super) fn submit(&mut self, now: Stamp, request: Box<TwinRequest>, phase: RequestPhase, job: EngineJob) {
         self.next_finish = None;
         if let Ok(seqs) = self.engine.submit(now, vec![job]) {
-            self.open.insert(seqs.start, OpenRequest { request, phase });
+            let in_flight = u32::try_from(self.open.len() + 1).unwrap_or(u32::MAX);
+            self.open.insert(seqs.start, OpenRequest { request, phase, in_flight });
         }
     }
 
@@ -110,7 +113,7 @@ impl Replica {
         self.next_finish = None;
         let Self { engine, open, name, options, .. } = self;
         engine.advance(until, |done| {
-            let Some(OpenRequest { request, phase }) = open.remove(&done.seq) else { return };
+            let Some(OpenRequest { request, phase, in_flight }) = open.remove(&done.seq) else { return };
             if matches!(phase, RequestPhase::Prefill) {
                 let prefill = PrefillResult { first: done.at, cached: done.finished.cached_tokens };
                 finished.transfers.push(Transfer { request, prefill });
@@ -123,7 +126,12 @@ impl Replica {
             let cached = done.finished.cached_tokens;
             let response =
                 respond(request, phase, (done.generated, options.tokens_per_step), &done.times, (outcome, cached));
-            finished.responses.push(TwinResponse { ended: done.at, replica: Some(name.clone()), ..response });
+            finished.responses.push(TwinResponse {
+                ended: done.at,
+                replica: Some(name.clone()),
+                in_flight,
+                ..response
+            });
         });
     }
 
@@ -134,10 +142,10 @@ impl Replica {
         let engine = std::mem::replace(&mut self.engine, new_engine(&self.options));
         let Self { open, name, options, .. } = self;
         engine.abandon(|seq, generated, times| {
-            let Some(OpenRequest { request, phase }) = open.remove(&seq) else { return };
+            let Some(OpenRequest { request, phase, in_flight }) = open.remove(&seq) else { return };
             let outcome = (TwinOutcome::ReplicaLost, 0);
             let response = respond(request, phase, (generated, options.tokens_per_step), &times, outcome);
-            finished.responses.push(TwinResponse { ended: now, replica: Some(name.clone()), ..response });
+            finished.responses.push(TwinResponse { ended: now, replica: Some(name.clone()), in_flight, ..response });
         });
     }
 }
@@ -172,5 +180,5 @@ fn respond(
         }));
     }
     let ended = request.at;
-    TwinResponse { request, replica: None, outcome, first, events, ended, generated, cached }
+    TwinResponse { request, replica: None, outcome, first, events, ended, generated, cached, in_flight: 0 }
 }

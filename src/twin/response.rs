@@ -47,13 +47,25 @@ pub struct TwinResponse {
     pub generated: u32,
     /// Prompt tokens found in the cache.
     pub cached: u32,
+    /// Requests of its replica when the replica received it, itself included.
+    pub in_flight: u32,
 }
 
 impl TwinResponse {
     /// A response without tokens.
     pub(super) fn refused(request: Box<TwinRequest>, outcome: TwinOutcome) -> Self {
         let ended = request.at;
-        Self { request, replica: None, outcome, first: None, events: Vec::new(), ended, generated: 0, cached: 0 }
+        Self {
+            request,
+            replica: None,
+            outcome,
+            first: None,
+            events: Vec::new(),
+            ended,
+            generated: 0,
+            cached: 0,
+            in_flight: 0,
+        }
     }
 
     /// Time to first token.
@@ -74,7 +86,7 @@ impl TwinResponse {
 
     /// The row and the gaps of its response. A response that was not requested as a stream has one event, its end.
     pub fn into_row(self) -> (TraceEntry, Vec<TokenEvent>) {
-        let Self { request, replica, outcome, first, events, ended, generated, cached } = self;
+        let Self { request, replica, outcome, first, events, ended, generated, cached, .. } = self;
         let TwinRequest { at, prompt_tokens, think, entry, .. } = *request;
         let after = |stamp: Stamp| stamp.since(at).as_nanos();
         let streamed = entry.stream != Some(false);

@@ -96,6 +96,8 @@ impl Ord for PendingRequest {
 enum OperationEvent {
     /// A replica of a fleet takes requests.
     Start(usize, usize),
+    /// Every fleet gets this number of replicas.
+    Resize(u32),
     /// A replica of every fleet fails.
     Fail(usize),
     Autoscale,
@@ -115,6 +117,8 @@ impl Simulation {
         let fleets: Vec<Fleet> = fleets.into_iter().map(|options| Fleet::new(options, operations)).collect();
         let mut events = BinaryHeap::new();
         events.extend(operations.failures.iter().map(|fail| Reverse((fail.at, OperationEvent::Fail(fail.replica)))));
+        let resizes = operations.schedule.iter().map(|of| Reverse((of.at, OperationEvent::Resize(of.replicas))));
+        events.extend(resizes);
         if operations.autoscale.is_some() {
             events.push(Reverse((Stamp::default().after(AUTOSCALE_PERIOD), OperationEvent::Autoscale)));
         }
@@ -250,6 +254,13 @@ impl Simulation {
         let ready = now.after(self.start_up);
         match event {
             OperationEvent::Start(fleet, replica) => self.fleets[fleet].start(replica),
+            OperationEvent::Resize(replicas) => {
+                for fleet in &mut self.fleets {
+                    fleet.advance(now, &mut self.done);
+                    fleet.resize(replicas).into_iter().for_each(|replica| fleet.start(replica));
+                    self.totals.max_replicas = self.totals.max_replicas.max(fleet.replicas());
+                }
+            }
             OperationEvent::Fail(replica) => {
                 for (number, fleet) in self.fleets.iter_mut().enumerate() {
                     match fleet.fail(replica, now, &mut self.done) {

@@ -183,8 +183,20 @@ fn every_flag_in_the_manual_exists() {
         "completions",
         "help",
     ];
-    let of_trace =
-        ["", " info", " convert", " cut", " scale", " merge", " anonymize", " spread", " diff", " reuse", " schema"];
+    let of_trace = [
+        "",
+        " info",
+        " convert",
+        " cut",
+        " scale",
+        " shift",
+        " merge",
+        " anonymize",
+        " spread",
+        " diff",
+        " reuse",
+        " schema",
+    ];
     let of_trace = of_trace.map(|verb| help(&format!("trace{verb}")));
     let all = flags(&[verbs.map(help).concat(), of_trace.concat()].concat());
     let named = flags(&manual());

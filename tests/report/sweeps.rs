@@ -133,3 +133,30 @@ fn a_saturated_or_unmeasured_level_is_never_the_knee_or_in_the_front() {
     let text = stdout(&args[..4]);
     assert!(text.contains("\nnot measured rate-20: requests were sent late\n") && !text.contains("missed"), "{text}");
 }
+
+#[test]
+fn a_sweep_is_judged_by_any_percentile_in_the_language_of_find_max() {
+    let folder = tempfile::tempdir().unwrap();
+    let level = |rate: f64| json!({"name": format!("rate-{rate}"), "rate": rate});
+    let path = sweep(folder.path(), &[level(10.0), level(20.0)], &[("rate-10", 1, 100), ("rate-20", 1, 150)]);
+    let shown = path.to_str().unwrap();
+    // TTFTs are 100 to 119 ms and 150 to 169 ms, each 20 times of 400.
+    let code = |condition: &str| streamgauge(&["report", shown, "--fail-if", condition]).status.code();
+    assert_eq!(code("ttft.p95 <= 168ms"), Some(0));
+    assert_eq!(code("ttft.p95<=167ms"), Some(1));
+    assert_eq!(code("ttft.p95 > 167ms"), Some(1), "what must not be");
+    assert_eq!(code("osl.avg>=1"), Some(2), "no figure of a share of requests");
+    let of = streamgauge(&["report", shown, "--fail-if", "osl.avg>=1"]);
+    assert!(String::from_utf8_lossy(&of.stderr).contains("A sweep is judged by shares of requests"));
+    let report = streamgauge(&["report", shown, "--json", "--fail-if", "ttft.p95<=120ms"]).stdout;
+    let report: Value = serde_json::from_slice(&report).unwrap();
+    let meets: Vec<&Value> = report["levels"].as_array().unwrap().iter().map(|level| &level["meets"]).collect();
+    assert_eq!((meets, &report["goals"]), (vec![&json!(true), &json!(false)], &json!("ttft.p95<=120ms")));
+    // The sweep's own goals are in its file.
+    let file = path.join("sweep.json");
+    let mut own: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    own["goals"] = json!("ttft.p95<=120ms");
+    fs::write(&file, own.to_string()).unwrap();
+    let report: Value = serde_json::from_slice(&streamgauge(&["report", shown, "--json"]).stdout).unwrap();
+    assert_eq!(report["levels"][1]["meets"], json!(false));
+}

@@ -14,6 +14,7 @@ use streamgauge::trace::input::{InputSource, InputStream};
 use streamgauge::trace::merge::{ClockAlignment, merge};
 use streamgauge::trace::respace::respace;
 use streamgauge::trace::scale::{RateScale, scale_rate};
+use streamgauge::trace::selection::TraceSelection;
 use streamgauge::trace::slice::{TraceSlice, slice};
 use streamgauge::trace::{Trace, output};
 use streamgauge::trace_file::gaps;
@@ -294,7 +295,7 @@ proptest! {
     #[test]
     fn a_cut_has_the_rows_of_its_time_and_no_others(rows in rows(), from in 0_u64..60, length in 0_u64..60) {
         let (from, to) = (from * 1_000 * MS, (from + length) * 1_000 * MS);
-        let kept = read(slice(trace(&rows), TraceSlice { from, to: Some(to), models: Vec::new() }));
+        let kept = read(slice(trace(&rows), TraceSlice { from, to: Some(to), selection: TraceSelection::default() }));
         let expected: Vec<TraceEntry> = rows.iter().filter(|row| (from..to).contains(&row.at)).cloned().collect();
         prop_assert_eq!(kept.iter().map(shape).collect::<Vec<_>>(), expected.iter().map(shape).collect::<Vec<_>>());
         prop_assert_eq!(shared(&kept), shared(&expected));

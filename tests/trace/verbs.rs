@@ -584,3 +584,60 @@ fn a_rounded_length_is_not_given_away_by_the_limit_that_it_ended_at_nor_an_image
     assert_eq!((row.output_tokens, row.params.max_tokens, row.params.min_tokens), (Some(800), Some(800), Some(100)));
     assert_eq!((row.prompt.parts[0].bytes, row.prompt.parts[0].size), (Some(123_500), Some((1023, 767))));
 }
+
+/// Two batch jobs and two chats, a minute apart.
+fn classes(folder: &TempDir) -> String {
+    let row = |minute: u64, tier: &str, session: &str| {
+        json!({"at": minute * 60 * SECOND, "prompt": {"tokens": 8}, "output_tokens": 4, "class": {"tier": tier},
+            "session": session, "model": "m"})
+    };
+    let header = json!({"streamgauge_trace": 1, "source": "by hand", "started_unix_ns": 7_200 * SECOND});
+    let rows = [header, row(0, "chat", "a"), row(1, "batch-1", "b"), row(2, "chat", "c"), row(3, "batch-2", "d")];
+    written(folder, "classes.jsonl", &rows)
+}
+
+fn minutes(output: &Output) -> Vec<(u64, String)> {
+    let minute = |row: &TraceEntry| (row.at / 60 / SECOND, row.session.clone().unwrap());
+    rows(output).iter().map(minute).collect()
+}
+
+fn at(list: &[(u64, &str)]) -> Vec<(u64, String)> {
+    list.iter().map(|(minute, session)| (*minute, (*session).to_owned())).collect()
+}
+
+#[test]
+fn a_class_moves_to_a_later_or_an_earlier_time_and_the_others_stay() {
+    let folder = TempDir::new().unwrap();
+    let path = classes(&folder);
+    let started = |output: &Output| {
+        let header: Value = serde_json::from_slice(output.stdout.split(|byte| *byte == b'\n').next().unwrap()).unwrap();
+        header["started_unix_ns"].as_u64().unwrap() / SECOND
+    };
+    let later = trace(&["shift", &path, "--by", "1h", "--class", "tier=batch-*"]);
+    assert_eq!(minutes(&later), at(&[(0, "a"), (2, "c"), (61, "b"), (63, "d")]));
+    assert_eq!(started(&later), 7_200);
+    // Two minutes before 1 is before the start, so time 0 is two minutes earlier: the wall clock of the others stays.
+    let earlier = trace(&["shift", &path, "--by", "-2m", "--class", "tier=batch-*"]);
+    assert_eq!(minutes(&earlier), at(&[(1, "b"), (2, "a"), (3, "d"), (4, "c")]));
+    assert_eq!(started(&earlier), 7_080);
+    let all = trace(&["shift", &path, "--by", "90s"]);
+    assert_eq!(minutes(&all), at(&[(1, "a"), (2, "b"), (3, "c"), (4, "d")]));
+    let wrong = trace(&["shift", &path, "--by", "soon"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    let piped = trace(&["shift", "-", "--by", "1h"]);
+    assert!(said(&piped).contains("stdin can be read once"), "{}", said(&piped));
+}
+
+#[test]
+fn the_rate_of_one_class_scales_and_the_others_stay() {
+    let folder = TempDir::new().unwrap();
+    let path = classes(&folder);
+    let scaled = |args: &[&str]| minutes(&trace(&[&["scale", &path, "--offset", "60s"], args].concat()));
+    let twice = scaled(&["--rate", "2x", "--class", "tier=batch-*"]);
+    assert_eq!(twice, at(&[(0, "a"), (1, "b"), (1, "b#1"), (2, "c"), (3, "d"), (3, "d#1")]));
+    let twice = rows(&trace(&["scale", &path, "--rate", "2x", "--offset", "60s", "--class", "tier=batch-*"]));
+    assert_eq!(twice[2].at, 90 * SECOND, "a copy begins at its share of the offset");
+    assert_eq!(scaled(&["--rate", "0.000001x", "--class", "tier=batch-*"]), at(&[(0, "a"), (2, "c")]));
+    let cut = minutes(&trace(&["cut", &path, "--class", "tier=batch-2"]));
+    assert_eq!(cut, at(&[(3, "d")]));
+}

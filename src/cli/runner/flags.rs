@@ -13,6 +13,8 @@ use crate::cli::values::{parse_count_up_to, parse_duration, parse_positive_durat
 use crate::config::AdminAccessConfig;
 use crate::export::admin::access::{AdminAccess, AdminCredentials};
 use crate::measure::slo::Slo;
+use crate::measure::slo::SloError;
+use crate::measure::slo::criteria::Criteria;
 use crate::measure::time::Gap;
 use crate::replay::plan::schedule::Shard;
 use crate::replay::request::encoder::CancelPolicy;
@@ -354,19 +356,23 @@ fn part(text: &str) -> Result<ShardArg, &'static str> {
 /// The conditions of one `--fail-if`.
 pub(in crate::cli) type Conditions = Vec<Condition>;
 
-pub(in crate::cli) fn conditions(text: &str) -> Result<Conditions, String> {
+pub(in crate::cli) fn conditions(text: &str) -> Result<Conditions, SloError> {
     Condition::parse_all(text)
 }
 
-/// The goodput that every level of a sweep needs, if the conditions require one.
-pub(in crate::cli) fn min_goodput(conditions: &[Conditions]) -> anyhow::Result<Option<f64>> {
+/// The goals of every level of a sweep, if conditions state them.
+pub(in crate::cli) fn sweep_goals(conditions: &[Conditions]) -> anyhow::Result<Option<Criteria>> {
     let given = conditions.concat();
-    if let Some(other) = given.iter().find(|condition| !condition.needs_slos()) {
-        anyhow::bail!(
-            "--fail-if {other}: a sweep is judged by goodput; remedy: name one of its runs, or use goodput>=95%"
-        );
+    if given.is_empty() {
+        return Ok(None);
     }
-    Ok(given.iter().filter_map(Condition::min_goodput).reduce(f64::max))
+    let text = given.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let goals = text.parse().map_err(|error| {
+        anyhow::anyhow!(
+            "--fail-if: {error}\nA sweep is judged by shares of requests; remedy: name one of its runs for other figures"
+        )
+    });
+    goals.map(Some)
 }
 
 fn meta(text: &str) -> Result<(String, String), &'static str> {
@@ -460,7 +466,9 @@ mod tests {
         assert_eq!((overhead("auto"), overhead("7")), (Ok(PromptOverheadArg::Auto), Ok(PromptOverheadArg::Tokens(7))));
         assert_eq!(client_abort("10tok"), Ok(ClientAbort::Tokens(10)));
         assert_eq!(client_abort("500ms"), Ok(ClientAbort::After(Gap::from_millis(500))));
-        assert_eq!(min_goodput(&[conditions("goodput < 95%").unwrap()]).unwrap(), Some(0.95));
+        let goals = |text: &str| sweep_goals(&[conditions(text).unwrap()]).map(|goals| goals.unwrap().to_string());
+        assert_eq!(goals("goodput < 95%  ttft.p95 <= 1s").unwrap(), "goodput<95% ttft.p95<=1s");
+        assert!(goals("osl.avg>=40").unwrap_err().to_string().contains("A sweep is judged by shares of requests"));
         assert_eq!(header("Authorization: Bearer x"), Ok(("authorization".to_owned(), "Bearer x".to_owned())));
         assert!(warmup("req").is_err() && client_abort("0tok").is_err());
         assert!(timestamp("yesterday").is_err() && conditions("ttft<5%").is_err() && percent("101%").is_err());

@@ -251,6 +251,7 @@ impl SweepPlan {
                 version,
                 plan,
                 runs: Vec::new(),
+                goals: None,
                 goodput: None,
                 answer: None,
                 ended_at: None,

@@ -19,7 +19,7 @@ use crate::measure::slo::criteria::Criteria;
 use crate::measure::time::Gap;
 use crate::replay::plan::max_load_search::{LevelTrial, MaxLoadSearch, SearchStep};
 use crate::report::sweep::file::{FlagValues, SearchOutcome, SweepFile};
-use crate::report::sweep::{DEFAULT_GOODPUT_GOAL, LevelResult, read_run};
+use crate::report::sweep::{LevelResult, read_run};
 use crate::trace_file::reader::RUN_FILE;
 
 /// Why no more is run.
@@ -78,7 +78,7 @@ impl SweepRunner<'_> {
         if self.args.matrix.is_some() || !measured.not_valid().is_empty() {
             return false;
         }
-        let goals = Criteria::of_goodput(self.file.goodput.unwrap_or(DEFAULT_GOODPUT_GOAL));
+        let goals = self.file.listed_goals();
         let seen = measured.goal_results(&goals);
         let is_missed = measured.growth.is_some() || seen.iter().any(|seen| !seen.is_currently_met());
         !seen.is_empty() && is_missed
@@ -162,7 +162,7 @@ impl SweepRunner<'_> {
         let run = self.outline.run_entry(wish);
         let folder = self.args.out.join(&run.folder);
         if self.file.runs.iter().any(|done| done.digest == run.digest) {
-            return Ok(Ok(read_run(&folder, &[])?));
+            return Ok(Ok(read_run(&folder, &[], &self.file.listed_goals())?));
         }
         // What a run leaves that did not end: this folder is the sweep's own.
         if folder.exists() {
@@ -176,7 +176,7 @@ impl SweepRunner<'_> {
         anyhow::ensure!(folder.join(RUN_FILE).is_file(), "the sweep ends: {} has no {RUN_FILE}", folder.display());
         self.file.runs.push(run);
         self.file.write(&self.args.out).context("cannot write sweep.json")?;
-        let measured = read_run(&folder, &[])?;
+        let measured = read_run(&folder, &[], &self.file.listed_goals())?;
         let grown = measured.growth.map_or(String::new(), |growth| {
             format!(": saturated, {:.2} requests more in flight each second", growth.per_second)
         });

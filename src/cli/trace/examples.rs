@@ -26,7 +26,7 @@ const SHARE: (&str, &str) = (
 );
 
 /// The help of every verb below `trace`.
-pub(in crate::cli) const SUBVERBS: [(&str, VerbHelp); 10] = [
+pub(in crate::cli) const SUBVERBS: [(&str, VerbHelp); 11] = [
     (
         "reuse",
         VerbHelp {
@@ -74,7 +74,7 @@ pub(in crate::cli) const SUBVERBS: [(&str, VerbHelp); 10] = [
     (
         "cut",
         VerbHelp {
-            flags: &["from", "to", "models", "output"],
+            flags: &["from", "to", "models", "class", "output"],
             examples: &[
                 ("Keep the second ten minutes", "streamgauge trace cut day.jsonl --from 10m --to 20m -o part.jsonl"),
                 (
@@ -88,13 +88,34 @@ pub(in crate::cli) const SUBVERBS: [(&str, VerbHelp); 10] = [
     (
         "scale",
         VerbHelp {
-            flags: &["rate", "isl", "osl", "output"],
+            flags: &["rate", "isl", "osl", "models", "class", "output"],
             examples: &[
                 ("Double the traffic", "streamgauge trace scale day.jsonl --rate 2x -o busy.jsonl"),
+                (
+                    "Double the requests of one class only",
+                    "streamgauge trace scale day.jsonl --rate 2x --class tier=batch -o busy.jsonl",
+                ),
                 ("Keep a quarter of the sessions", "streamgauge trace scale day.jsonl --rate 0.25x -o quiet.jsonl"),
                 (
                     "Shorten prompts and responses for a small server",
                     "streamgauge trace scale day.jsonl --isl 0.0625x --osl 0.5x -o small.jsonl",
+                ),
+            ],
+        },
+    ),
+    (
+        "shift",
+        VerbHelp {
+            flags: &["by", "models", "class", "output"],
+            examples: &[
+                (
+                    "Move a class of batch jobs one hour later",
+                    "streamgauge trace shift day.jsonl --by 1h --class tier=batch -o moved.jsonl",
+                ),
+                (
+                    "Add an agent workload from the second hour on",
+                    "streamgauge trace shift agents.jsonl --by 1h -o later.jsonl
+    streamgauge trace merge day.jsonl later.jsonl --from-start -o both.jsonl",
                 ),
             ],
         },

@@ -16,6 +16,7 @@ use crate::trace::format::{self, FORMATS, ReadOptions, TraceFormat, WriteError};
 use crate::trace::input::InputSource;
 use crate::trace::output;
 use crate::trace::scale::MAX_COPIES;
+use crate::trace::selection::TraceSelection;
 use crate::trace::whole_turns::expand_turns;
 use crate::trace_file::row::TurnContent;
 
@@ -44,6 +45,29 @@ pub(super) struct TraceReadArgs {
     /// Seed for random draws
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) seed: u64,
+}
+
+/// Rows that a verb changes.
+#[derive(Debug, clap::Args)]
+pub(super) struct TraceSelectionArgs {
+    /// Only requests for these models; `*` matches any text [default: all]
+    #[arg(long, value_name = "MODEL", value_delimiter = ',')]
+    models: Vec<String>,
+
+    /// Only requests of this class, e.g. tier=gold; `*` matches any text; may be repeated
+    #[arg(long = "class", value_name = "NAME=VALUE", value_parser = class_value)]
+    classes: Vec<(String, String)>,
+}
+
+impl TraceSelectionArgs {
+    pub(super) fn selection(&self) -> TraceSelection {
+        TraceSelection { models: self.models.clone(), classes: self.classes.clone() }
+    }
+}
+
+fn class_value(text: &str) -> Result<(String, String), &'static str> {
+    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE, as in tier=gold")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// Where a trace goes.

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use anyhow::Context as _;
 use clap::{Subcommand, ValueHint};
 
+use crate::cli::values::parse_duration;
 use crate::measure::time::Gap;
 use crate::trace::anonymize::{self, AnonymizeRounding};
 use crate::trace::diff as trace_diff;
@@ -23,7 +24,9 @@ use crate::trace::merge::{self, ClockAlignment};
 use crate::trace::respace;
 use crate::trace::scale::{self, RateScale};
 use crate::trace::scale_lengths::{self, LengthScale};
+use crate::trace::selection::TraceSelection;
 use crate::trace::slice::{self, TraceSlice};
+use crate::trace::time_shift::{self, TimeShift};
 use crate::trace_file::row;
 pub(super) use examples::{HELP, SUBVERBS};
 use flags::{FormatName, ScaleFactor, TraceInputArgs, TraceOutputArgs};
@@ -45,6 +48,7 @@ enum Verb {
     Convert(ConvertArgs),
     Cut(CutArgs),
     Scale(ScaleArgs),
+    Shift(ShiftArgs),
     Merge(MergeArgs),
     Anonymize(AnonymizeArgs),
     Spread(SpreadArgs),
@@ -113,7 +117,7 @@ struct ConvertArgs {
     output: PathBuf,
 }
 
-/// Keep part of a trace, by time and model
+/// Keep part of a trace, by time, model and class
 ///
 /// Time 0 of the result is the start of the cut.
 #[derive(Debug, clap::Args)]
@@ -129,9 +133,8 @@ struct CutArgs {
     #[arg(long, value_name = "TIME")]
     to: Option<Gap>,
 
-    /// Keep requests for these models; `*` matches any text [default: all]
-    #[arg(long, value_name = "MODEL", value_delimiter = ',')]
-    models: Vec<String>,
+    #[command(flatten)]
+    selection: flags::TraceSelectionArgs,
 
     #[command(flatten)]
     output: TraceOutputArgs,
@@ -140,7 +143,7 @@ struct CutArgs {
 /// Scale a trace's rate, prompt lengths or response lengths, and keep its prefix structure
 ///
 /// A higher rate overlays copies of the trace with new ids; a lower rate drops whole sessions. The blocks of prompts scale
-/// with the prompts.
+/// with the prompts. With --models or --class, the rate of these requests changes and the others stay.
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("what").required(true).multiple(true).args(["rate", "isl", "osl"])))]
 struct ScaleArgs {
@@ -155,6 +158,9 @@ struct ScaleArgs {
     #[arg(long, value_name = "TIME", default_value = "10s", requires = "rate")]
     offset: Gap,
 
+    #[command(flatten)]
+    selection: flags::TraceSelectionArgs,
+
     /// Multiply prompt lengths, e.g. 0.0625x for a server with a sixteenth of the context
     #[arg(long, value_name = "TIMES")]
     isl: Option<ScaleFactor>,
@@ -165,6 +171,34 @@ struct ScaleArgs {
 
     #[command(flatten)]
     output: TraceOutputArgs,
+}
+
+/// Move requests to a later or an earlier time
+///
+/// Without --models and --class all requests move, which matters to `trace merge`. If requests move before the start of
+/// the trace, its time 0 moves with them.
+#[derive(Debug, clap::Args)]
+struct ShiftArgs {
+    #[command(flatten)]
+    input: TraceInputArgs,
+
+    /// Move by this time, e.g. 1h, or -30m for an earlier one
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = parse_shift)]
+    by: TimeShift,
+
+    #[command(flatten)]
+    selection: flags::TraceSelectionArgs,
+
+    #[command(flatten)]
+    output: TraceOutputArgs,
+}
+
+fn parse_shift(text: &str) -> Result<TimeShift, String> {
+    match text.strip_prefix('-') {
+        Some(earlier) => parse_duration(earlier).map(TimeShift::Earlier),
+        None => parse_duration(text).map(TimeShift::Later),
+    }
+    .map_err(|error| error.to_string())
 }
 
 /// Merge traces into one, in order of time
@@ -268,10 +302,23 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             );
             let to = args.to.map(Gap::as_nanos);
             let input = args.input.open_between(Some((args.from.as_nanos(), to.unwrap_or(u64::MAX))))?;
-            let cut = TraceSlice { from: args.from.as_nanos(), to, models: args.models.clone() };
+            let cut = TraceSlice { from: args.from.as_nanos(), to, selection: args.selection.selection() };
             args.output.write(slice::slice(input.trace, cut), input.format, &[&args.input.trace])
         }
         Verb::Scale(args) => scale_trace(args),
+        Verb::Shift(args) => {
+            let path = &args.input.trace;
+            if let Some(pipe) = crate::cli::trace_input::one_shot_input(path) {
+                anyhow::bail!("{pipe} can be read once, and a shift reads the trace twice; write it to a file first");
+            }
+            let (selection, mut format) = (args.selection.selection(), None);
+            let trace = time_shift::shift(args.by, &selection, || {
+                let input = if format.is_none() { args.input.open() } else { args.input.reopen() }?;
+                format.get_or_insert(input.format);
+                anyhow::Ok(input.trace)
+            })?;
+            args.output.write(trace, format.context("no trace was read")?, &[path])
+        }
         Verb::Merge(args) => {
             flags::check_stdin_once(&args.traces)?;
             let mut traces = Vec::new();
@@ -358,7 +405,8 @@ fn scale_trace(args: &ScaleArgs) -> anyhow::Result<ExitCode> {
     }
     let mut format = None;
     let scale = RateScale { factor, offset: args.offset.as_nanos(), seed: args.input.reading.seed };
-    let trace = scale::scale_rate(scale, || {
+    let selection = args.selection.selection();
+    let trace = scale::scale_selected_rate(scale, &selection, || {
         // It is said once what the trace is taken for.
         let input = if format.is_none() { args.input.open() } else { args.input.reopen() }?;
         format.get_or_insert(input.format);
@@ -375,6 +423,8 @@ fn scale_trace(args: &ScaleArgs) -> anyhow::Result<ExitCode> {
         }
     }));
     let done = args.output.write(trace, format.context("no trace was read")?, &[path])?;
-    notes::print_scale_shortfall(scale, times.get().1.saturating_sub(times.get().0));
+    if selection == TraceSelection::default() {
+        notes::print_scale_shortfall(scale, times.get().1.saturating_sub(times.get().0));
+    }
     Ok(done)
 }

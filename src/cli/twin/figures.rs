@@ -21,6 +21,8 @@ pub(super) struct TwinFigures {
     pub(super) tokens: u64,
     pub(super) max_prompt_tokens: u64,
     pub(super) max_context_tokens: u64,
+    /// Most requests in flight at one replica.
+    pub(super) max_in_flight: u32,
     arrivals: Option<(Stamp, Stamp)>,
     pub(super) ttft: Histogram,
     pub(super) tpot: Histogram,
@@ -40,6 +42,7 @@ impl TwinFigures {
             tokens: 0,
             max_prompt_tokens: 0,
             max_context_tokens: 0,
+            max_in_flight: 0,
             arrivals: None,
             ttft: histogram(),
             tpot: histogram(),
@@ -55,6 +58,7 @@ impl TwinFigures {
         self.tokens += u64::from(response.generated);
         self.max_prompt_tokens = self.max_prompt_tokens.max(u64::from(response.request.prompt_tokens));
         self.max_context_tokens = self.max_context_tokens.max(response.request.kv_tokens());
+        self.max_in_flight = self.max_in_flight.max(response.in_flight);
         match response.outcome {
             TwinOutcome::Complete => self.complete += 1,
             TwinOutcome::Aborted => return,

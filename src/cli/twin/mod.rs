@@ -16,6 +16,8 @@ use clap::Subcommand;
 use super::terminal::print;
 use super::verb_help::VerbHelp;
 use crate::twin::model::TwinModel;
+pub(super) use run::COPY_OFFSET;
+pub(super) use table::held_out;
 
 pub(super) const HELP: VerbHelp = VerbHelp { flags: &[], examples: &[FIT, RUN] };
 

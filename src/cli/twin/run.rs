@@ -2,14 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use clap::ValueHint;
 
 use super::table;
 use super::variant::{Variant, VariantResult};
+use crate::cli::parallel::parallel;
 use crate::cli::terminal::{eprint_line, print, usage_error};
 use crate::cli::trace::flags::{FormatName, ScaleFactor};
 use crate::cli::trace::notes;
@@ -19,8 +17,8 @@ use crate::engine::EngineOptions;
 use crate::measure::slo::{Slo, Slos};
 use crate::measure::time::{Gap, Stamp};
 use crate::replay::plan::trace_source::{self, TraceReadOptions, TraceSource};
+use crate::report::plan::simulated::is_beyond;
 use crate::trace::scale::RateScale;
-use crate::twin::fleet::FleetOptions;
 use crate::twin::model::{Parameter, TwinModel};
 use crate::twin::operations::{AutoscaleRule, Operations, ReplicaFailure};
 use crate::twin::router::Router;
@@ -28,12 +26,12 @@ use crate::twin::router::Router;
 /// Most variants of one command.
 const MAX_VARIANTS: usize = 256;
 /// Copies of scaled traffic start within this time, as in `trace scale`.
-const COPY_OFFSET: Gap = Gap::from_millis(10_000);
+pub(in crate::cli) const COPY_OFFSET: Gap = Gap::from_millis(10_000);
 
 /// Run traffic through a twin in virtual time, and print what would have happened
 ///
 /// Each combination of --replicas and --router is a variant; variants run side by side on all cores. With --out, each
-/// writes a run that `report`, `compare` and `plan` read. Every result is SIMULATED.
+/// writes a run that `report` and `compare` read. Every result is SIMULATED.
 ///
 /// Exit codes: 0 success; 1 a file could not be written; 2 wrong usage, or files that cannot be read.
 #[derive(Debug, clap::Args)]
@@ -144,26 +142,8 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         Err(error) => return Ok(usage_error(&error)),
     };
     let digest = args.out.as_ref().map(|_| digest(&args.traffic)).transpose()?.flatten();
-    let next = AtomicUsize::new(0);
-    let results: Mutex<Vec<Option<anyhow::Result<VariantResult>>>> =
-        Mutex::new(variants.iter().map(|_| None).collect());
-    let workers = thread::available_parallelism().map_or(1, usize::from).min(variants.len());
-    thread::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(variant) = variants.get(at) else { break };
-                    let result = variant.run(args, digest.as_deref());
-                    if let Ok(mut results) = results.lock() {
-                        results[at] = Some(result);
-                    }
-                }
-            });
-        }
-    });
-    let results = results.into_inner().unwrap_or_default();
-    let results = results.into_iter().flatten().collect::<anyhow::Result<Vec<_>>>()?;
+    let results = parallel(&variants, |variant| variant.run(args, digest.as_deref()));
+    let results = results.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
     args.notes(&model, &variants, &results).iter().for_each(|note| eprint_line(note));
     match args.json {
         true => print(&(serde_json::to_string_pretty(&table::document(&model, &args.slos, &results))? + "\n")),
@@ -188,7 +168,7 @@ impl RunArgs {
         let mut variants: Vec<Variant> = Vec::new();
         for count in counts {
             for (name, router) in &routers {
-                let fleets = self.fleets(&model, count, *router)?;
+                let fleets = model.fleets(&self.settings, count, *router).map_err(anyhow::Error::msg)?;
                 let replicas = fleets.iter().map(|fleet| fleet.router.replicas().unwrap_or(fleet.replicas)).sum();
                 // A router of pools has the same replicas in each row of the list.
                 if variants.iter().any(|other| other.router == *name && other.replicas == replicas) {
@@ -211,37 +191,8 @@ impl RunArgs {
             start_up: self.start_up,
             autoscale: self.autoscale,
             admission: self.admission,
+            schedule: Vec::new(),
         }
-    }
-
-    /// One fleet per model, in the order of the twin.
-    fn fleets(&self, model: &TwinModel, replicas: Option<u32>, router: Router) -> anyhow::Result<Vec<FleetOptions>> {
-        let mut fleets: Vec<FleetOptions> = Vec::new();
-        for engine in &model.engines {
-            let mut options = engine.options().map_err(anyhow::Error::msg)?;
-            for (parameter, value) in &self.settings {
-                parameter.apply(*value, &mut options).map_err(anyhow::Error::msg)?;
-            }
-            match fleets.iter_mut().find(|fleet| fleet.model == engine.model) {
-                Some(fleet) => fleet.engines.push(options),
-                None => {
-                    fleets.push(FleetOptions {
-                        model: engine.model.clone(),
-                        engines: vec![options],
-                        replicas: 0,
-                        router,
-                    });
-                }
-            }
-        }
-        for fleet in &mut fleets {
-            fleet.replicas = replicas.unwrap_or(u32::try_from(fleet.engines.len()).unwrap_or(u32::MAX));
-        }
-        if let [only] = &mut fleets[..] {
-            // Traffic of another model is a question to this one.
-            only.model = None;
-        }
-        Ok(fleets)
     }
 
     /// Opens the traffic.
@@ -275,17 +226,10 @@ impl RunArgs {
         if first.totals.ignored_failures > 0 {
             notes.push("note: --fail names a replica that did not run at that time".to_owned());
         }
-        let fitted = model.engines.iter().filter_map(|engine| engine.fitted);
-        let fitted = fitted.reduce(|a, b| crate::twin::model::FittedLoad {
-            max_prompt_tokens: a.max_prompt_tokens.max(b.max_prompt_tokens),
-            max_context_tokens: a.max_context_tokens.max(b.max_context_tokens),
-            rate: a.rate.max(b.rate),
-            ..a
-        });
-        if let Some(fitted) = fitted {
+        if let Some(fitted) = model.fitted() {
             let figures = &first.figures;
             let mut beyond = |what: &str, seen: f64, limit: f64| {
-                if seen > limit * 1.05 {
+                if is_beyond(seen, limit) {
                     notes.push(format!(
                         "note: EXTRAPOLATED: {what} of {seen:.0} are beyond the {limit:.0} that the twin was fitted to"
                     ));
@@ -293,6 +237,8 @@ impl RunArgs {
             };
             beyond("prompts", figures.max_prompt_tokens as f64, fitted.max_prompt_tokens as f64);
             beyond("contexts", figures.max_context_tokens as f64, fitted.max_context_tokens as f64);
+            let most = results.iter().map(|result| result.figures.max_in_flight).max().unwrap_or(0);
+            beyond("batches", f64::from(most), f64::from(fitted.max_in_flight));
             let fewest = variants.iter().map(|variant| variant.replicas).min().unwrap_or(1);
             beyond("requests/s per replica", figures.rate() / f64::from(fewest.max(1)), fitted.rate);
         }

@@ -52,15 +52,8 @@ fn time(histogram: &Histogram, q: f64) -> String {
 }
 
 /// The worst held-out error of each figure over all engines.
-fn held_out(model: &TwinModel) -> String {
-    let mut worst: Vec<(&str, f64)> = Vec::new();
-    for error in model.engines.iter().flat_map(|engine| &engine.held_out) {
-        let size = error.relative().abs();
-        match worst.iter_mut().find(|(figure, _)| *figure == error.figure) {
-            Some((_, known)) => *known = known.max(size),
-            None => worst.push((&error.figure, size)),
-        }
-    }
+pub(in crate::cli) fn held_out(model: &TwinModel) -> String {
+    let worst = model.errors();
     if worst.is_empty() {
         return "Its error is unknown: the twin has no held-out rows.".to_owned();
     }

@@ -293,6 +293,7 @@ struct SecondRow<'a> {
     #[schemars(with = "Option<HistoryPoint>")]
     figures: &'a RawValue,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<BTreeMap<String, HistoryPoint>>")]
     by_model: Option<BTreeMap<&'a str, &'a RawValue>>,
 }
 

@@ -18,7 +18,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::parse::{Parser, metric};
+use super::parse::metric;
+use super::term::{ConditionTerm, Sign};
 use super::{Slo, SloError};
 use crate::measure::time::Gap;
 
@@ -99,6 +100,11 @@ impl Criteria {
         self.list.iter().map(|goal| goal.share).fold(0.0, f64::max)
     }
 
+    /// Required goodput; `None` if no criterion is on goodput.
+    pub fn goodput(&self) -> Option<f64> {
+        self.list.iter().find(|goal| goal.good == CriterionMetric::Goodput).map(|goal| goal.share)
+    }
+
     /// Whether a criterion needs separately configured SLOs.
     pub fn need_slos(&self) -> bool {
         self.list.iter().any(|goal| goal.good == CriterionMetric::Goodput)
@@ -131,14 +137,10 @@ impl FromStr for Criteria {
     type Err = SloError;
 
     fn from_str(text: &str) -> Result<Self, SloError> {
-        let (mut parser, mut list) = (Parser::new(text), Vec::new());
-        while !parser.ended() {
-            list.push(goal(&mut parser)?);
-        }
-        if list.is_empty() {
-            return parser.fail(EXPECTED);
-        }
-        Ok(Self { text: text.split_whitespace().collect::<Vec<_>>().join(" "), list })
+        let terms = ConditionTerm::parse_all(text, EXPECTED)?;
+        let list = terms.iter().map(criterion).collect::<Result<Vec<_>, _>>()?;
+        let text = terms.iter().map(ConditionTerm::compact).collect::<Vec<_>>().join(" ");
+        Ok(Self { text, list })
     }
 }
 
@@ -147,36 +149,28 @@ const EXPECTED: &str =
 
 const ITL: &str = "itl";
 
-fn goal(parser: &mut Parser<'_>) -> Result<Criterion, SloError> {
-    let begin = parser.at;
-    let word = parser.word(|c| c.is_ascii_alphanumeric() || c == '.');
-    if word == "goodput" {
-        if !parser.take(">=") {
-            return parser.fail("expected `>=` after `goodput`");
+/// Reads what must hold. A term may also state what must not: `ttft.p99>500ms` and `goodput<95%`.
+fn criterion(term: &ConditionTerm<'_>) -> Result<Criterion, SloError> {
+    if term.figure == "goodput" {
+        if !matches!(term.sign, Sign::AtLeast | Sign::Below) {
+            return Err(term.wrong_sign("expected `>=` after `goodput`, or `<` for what must not be"));
         }
-        let begin = parser.at;
-        let share = parser.word(|c| !c.is_whitespace()).strip_suffix('%').and_then(percent);
-        let Some(share) = share else {
-            parser.at = begin;
-            return parser.fail("expected a share up to 100%, as in 95%");
-        };
+        let share = term.limit.strip_suffix('%').and_then(percent);
+        let share = share.ok_or_else(|| term.wrong_limit("expected a share up to 100%, as in 95%"))?;
         return Ok(Criterion { share, good: CriterionMetric::Goodput });
     }
-    let parted = word.split_once(".p").and_then(|(name, share)| Some((name, metric(name)?, percent(share)?)));
+    let parted = term.figure.split_once(".p").and_then(|(name, share)| Some((name, metric(name)?, percent(share)?)));
     // In an SLO a bare `itl` means TPOT, and `mean` is not a percentile.
-    let Some((name, _, share)) = parted.filter(|(name, metric, _)| *name == ITL || *name == metric.name()) else {
-        parser.at = begin;
-        return parser.fail(EXPECTED);
-    };
-    if !parser.take("<=") {
-        return parser.fail(format!("expected `<=` after `{word}`"));
+    let parted = parted.filter(|(name, metric, _)| *name == ITL || *name == metric.name());
+    let (name, _, share) = parted.ok_or_else(|| term.wrong_figure(EXPECTED))?;
+    if !matches!(term.sign, Sign::AtMost | Sign::Above) {
+        return Err(term.wrong_sign(format!("expected `<=` after `{}`, or `>` for what must not be", term.figure)));
     }
-    let begin = parser.at;
-    let limit = parser.limit()?;
+    let limit = term.limit.parse::<Gap>().map_err(|error| term.wrong_limit(error.to_string()))?;
     if name == ITL {
         return Ok(Criterion { share, good: CriterionMetric::Gaps(limit) });
     }
-    let slo = format!("{}: {name}<={}", word.replacen('.', "-", 1).replace('.', "_"), parser.since(begin));
+    let slo = format!("{}: {name}<={}", term.figure.replacen('.', "-", 1).replace('.', "_"), term.limit);
     Ok(Criterion { share, good: CriterionMetric::Requests(slo.parse()?) })
 }
 
@@ -267,9 +261,14 @@ mod tests {
     #[test]
     fn mistakes_are_shown_with_their_place() {
         let error = |text: &str| text.parse::<Criteria>().unwrap_err().to_string();
-        assert!(error("ttft.p99=500ms").starts_with("expected `<=` after `ttft.p99`, at column 9\n"));
+        assert!(error("ttft.p99=500ms").starts_with("expected `<=`, `<`, `>=` or `>` after `ttft.p99`, at column 9\n"));
+        assert!(
+            error("ttft.p99 >= 500ms")
+                .starts_with("expected `<=` after `ttft.p99`, or `>` for what must not be, at column 10")
+        );
         assert!(error("goodput>=95").starts_with("expected a share up to 100%, as in 95%, at column 10\n"));
         assert!(error("ttft.p99<=500ms tpot.p99<=fast").contains("at column 27"));
+        assert_eq!(goals("ttft.p99 > 1s goodput < 95%").list, goals("ttft.p99<=1s goodput>=95%").list);
         for wrong in ["", "ttft<=1s", "itl<=9ms", "itl.max<=9ms", "ttft.p0<=1s", "ttft.p101<=1s", "speed.p9<=1s"] {
             assert!(error(wrong).starts_with("expected a percentile, as in"), "{wrong}");
         }

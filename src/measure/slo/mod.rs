@@ -15,6 +15,7 @@ pub mod criteria;
 mod parse;
 mod record_input;
 mod target;
+pub mod term;
 
 use std::fmt;
 
@@ -187,6 +188,15 @@ impl Slo {
             let name = format!("{} {objective}", self.name);
             Self { text: objective.to_string(), name, objectives: vec![*objective], ..self.clone() }
         })
+    }
+
+    /// This SLO under another name, with each limit times a factor of its metric.
+    pub fn with_scaled_limits(&self, name: String, factor: impl Fn(Metric) -> f64) -> Self {
+        let scaled = |of: &Objective| {
+            let nanos = of.limit.as_nanos() as f64 * factor(of.metric);
+            Objective { limit: Gap::from_nanos(nanos.round() as u64), ..*of }
+        };
+        Self { name, objectives: self.objectives.iter().map(scaled).collect(), ..self.clone() }
     }
 
     fn is_for(&self, judged: &SloInput<'_>) -> bool {

@@ -34,6 +34,14 @@ impl fmt::Display for SloError {
 
 impl std::error::Error for SloError {}
 
+impl SloError {
+    /// An error at a byte of the text.
+    pub(super) fn at(text: &str, at: usize, expected: impl Into<String>) -> Self {
+        let column = text[..at].chars().count();
+        Self { text: text.to_owned(), column, expected: expected.into() }
+    }
+}
+
 impl FromStr for Slo {
     type Err = SloError;
 
@@ -138,16 +146,20 @@ impl<'a> Parser<'a> {
             self.at = begin;
             return self.fail("expected ttft, ttfo, itl.p50 … itl.p99.9, itl.max, itl (the mean), tpot or e2e");
         };
+        let end = self.at;
+        self.word(char::is_whitespace);
         if !self.take("<=") {
+            self.at = end;
             return self.fail(format!("expected `<=` after `{word}`"));
         }
+        self.word(char::is_whitespace);
         let limit = self.limit()?;
         slo.objectives.push(Objective { metric, limit });
         Ok(())
     }
 
     /// Parses a duration with its unit.
-    pub(super) fn limit(&mut self) -> Result<Gap, SloError> {
+    fn limit(&mut self) -> Result<Gap, SloError> {
         let begin = self.at;
         self.word(|c| !c.is_whitespace()).parse().or_else(|error: ParseDurationError| {
             self.at = begin;
@@ -168,11 +180,6 @@ impl<'a> Parser<'a> {
         &rest[..end]
     }
 
-    /// Returns the text parsed since `begin`.
-    pub(super) fn since(&self, begin: usize) -> &'a str {
-        &self.text[begin..self.at]
-    }
-
     pub(super) fn take(&mut self, token: &str) -> bool {
         let found = self.text[self.at..].starts_with(token);
         self.at += if found { token.len() } else { 0 };
@@ -180,8 +187,7 @@ impl<'a> Parser<'a> {
     }
 
     pub(super) fn fail<T>(&self, expected: impl Into<String>) -> Result<T, SloError> {
-        let column = self.text[..self.at].chars().count();
-        Err(SloError { text: self.text.to_owned(), column, expected: expected.into() })
+        Err(SloError::at(self.text, self.at, expected))
     }
 }
 

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::figure::metric_named;
 use super::{ComparedFigure, FigureChange};
+use crate::measure::slo::term::{ConditionTerm, Sign, Statistic};
 use crate::stats::change::{Change, Verdict};
 use crate::stats::interval::NotEnoughData;
 
@@ -92,27 +93,27 @@ impl FromStr for ChangeCondition {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("{EXPECTED}, not `{}`", text.chars().take(60).collect::<String>().escape_debug());
-        let at = text.find(['<', '>']).ok_or_else(wrong)?;
-        let (name, rest) = text.split_at(at);
-        let percent = rest[1..].trim().strip_suffix('%').ok_or_else(wrong)?;
-        if !percent.starts_with(['+', '-']) {
-            return Err(wrong());
-        }
-        let percent: f64 = percent.parse().map_err(|_| wrong())?;
-        let limit = Some(percent / 100.0).filter(|limit| limit.is_finite() && *limit > -1.0).ok_or_else(wrong)?;
-        let figure = match name.trim() {
-            "goodput" => FigureName::Goodput,
-            "success_rate" => FigureName::One(ComparedFigure::SuccessRate),
-            "output_tokens_per_second" => FigureName::One(ComparedFigure::OutputTokenRate),
-            name => {
-                let (metric, statistic) = name.split_once('.').ok_or_else(wrong)?;
-                let metric = metric_named(metric).ok_or_else(wrong)?;
-                let percent = statistic.strip_prefix('p').and_then(|percent| percent.parse().ok()).ok_or_else(wrong)?;
-                let known = (0.0..=100.0).contains(&percent);
-                FigureName::One(Some(ComparedFigure::Percentile(metric, percent)).filter(|_| known).ok_or_else(wrong)?)
-            }
+        let terms = ConditionTerm::parse_all(text, EXPECTED).map_err(|_| wrong())?;
+        let [term] = &terms[..] else { return Err(wrong()) };
+        let is_above = match term.sign {
+            Sign::Above => true,
+            Sign::Below => false,
+            Sign::AtMost | Sign::AtLeast => return Err(wrong()),
         };
-        Ok(Self { text: text.trim().to_owned(), figure, is_above: rest.starts_with('>'), limit })
+        let percent = term.limit.strip_suffix('%').filter(|percent| percent.starts_with(['+', '-']));
+        let percent: f64 = percent.ok_or_else(wrong)?.parse().map_err(|_| wrong())?;
+        let limit = Some(percent / 100.0).filter(|limit| limit.is_finite() && *limit > -1.0).ok_or_else(wrong)?;
+        let figure = match (term.figure, term.metric()) {
+            ("goodput", _) => FigureName::Goodput,
+            ("success_rate", _) => FigureName::One(ComparedFigure::SuccessRate),
+            ("output_tokens_per_second", _) => FigureName::One(ComparedFigure::OutputTokenRate),
+            (_, Some((metric, Statistic::Percentile(percent)))) => {
+                let metric = metric_named(metric).ok_or_else(wrong)?;
+                FigureName::One(ComparedFigure::Percentile(metric, percent))
+            }
+            _ => return Err(wrong()),
+        };
+        Ok(Self { text: text.trim().to_owned(), figure, is_above, limit })
     }
 }
 

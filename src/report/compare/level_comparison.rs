@@ -1,4 +1,5 @@
-//! Two sides of a sweep, or two sweeps, compared level by level: the passes of a level are the runs of its sides.
+//! Two sides of a sweep, or two sweeps, compared level by level: the passes of a level are the runs of its sides. The
+//! figures of all levels are one family of Holm's adjustment.
 
 use std::path::PathBuf;
 
@@ -92,7 +93,7 @@ impl LevelComparisons {
         settings: &ComparisonSettings,
         accumulate: impl Fn() -> AccumulatorSettings,
     ) -> Result<Self, SourceError> {
-        let (mut levels, mut unpaired) = (Vec::new(), Vec::new());
+        let (mut names, mut forward, mut backward, mut unpaired) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let read = |paths: &[PathBuf]| -> Result<Vec<ComparedRun>, SourceError> {
             paths.iter().map(|path| ComparedRun::read(SourceReader::open(path)?, accumulate())).collect()
         };
@@ -103,11 +104,19 @@ impl LevelComparisons {
             }
             let no_conditions = ComparisonSettings { conditions: Vec::new(), ..settings.clone() };
             // A comparison takes the gaps of its runs, so each direction reads them.
-            let reversed = Comparison::of(&mut read(&after)?, &mut read(&before)?, &no_conditions).verdict;
-            let comparison = Comparison::of(&mut read(&before)?, &mut read(&after)?, settings);
-            levels.push(LevelComparison { level, comparison, reversed });
+            backward.push(Comparison::of(&mut read(&after)?, &mut read(&before)?, &no_conditions));
+            forward.push(Comparison::of(&mut read(&before)?, &mut read(&after)?, settings));
+            names.push(level);
         }
-        Ok(Self { levels, unpaired })
+        Comparison::judge_together(&mut forward, settings.margin);
+        Comparison::judge_together(&mut backward, settings.margin);
+        let levels = names.into_iter().zip(forward).zip(backward);
+        let levels = levels.map(|((level, comparison), reversed)| LevelComparison {
+            level,
+            comparison,
+            reversed: reversed.verdict,
+        });
+        Ok(Self { levels: levels.collect(), unpaired })
     }
 
     /// The winner, or none.

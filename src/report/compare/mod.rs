@@ -188,7 +188,7 @@ impl Comparison {
             estimates::change(*figure, figure.key(&slos), (before, after), method)
         };
         let mut changes: Vec<FigureChange> = figures.iter().zip(&side_before).zip(&side_after).filter_map(of).collect();
-        judge(&mut changes, settings.margin);
+        judge(&mut [&mut changes], settings.margin);
         let withheld = workload.is_different() && !settings.although_different;
         let verdict = (!withheld).then(|| overall(&changes));
         let conditions = settings.conditions.iter().map(|condition| condition.evaluate(&changes)).collect();
@@ -204,6 +204,16 @@ impl Comparison {
             factors: explanation::factors(before, after),
             groups: group_change::groups(before, after),
             conditions,
+        }
+    }
+
+    /// Judges the figures of several comparisons as one family, so that more levels raise no more false alarms.
+    pub(super) fn judge_together(comparisons: &mut [Self], margin: f64) {
+        let mut figures: Vec<&mut [FigureChange]> = comparisons.iter_mut().map(|of| &mut of.figures[..]).collect();
+        judge(&mut figures, margin);
+        for comparison in comparisons {
+            // A verdict that was withheld stays so.
+            comparison.verdict = comparison.verdict.map(|_| overall(&comparison.figures));
         }
     }
 
@@ -232,14 +242,14 @@ fn cost(figure: ComparedFigure, change: Change) -> Change {
     if figure.is_cost() { change } else { change.reversed() }
 }
 
-/// Sets the verdict of each figure, with Holm's adjustment over the family.
-fn judge(changes: &mut [FigureChange], margin: f64) {
-    let known: Vec<usize> = (0..changes.len()).filter(|at| changes[*at].change.is_ok()).collect();
-    let costs = |at: &usize| Some((cost(changes[*at].figure, changes[*at].change.ok()?), margin));
-    let family: Vec<(Change, f64)> = known.iter().filter_map(costs).collect();
-    for ((at, verdict), (cost, _)) in known.iter().zip(verdicts(&family)).zip(&family) {
-        changes[*at].verdict = Some(verdict);
-        changes[*at].better = matches!(cost.reversed().verdict(margin), Verdict::Worse);
+/// Sets the verdict of each figure, with Holm's adjustment over the family of all lists.
+fn judge(lists: &mut [&mut [FigureChange]], margin: f64) {
+    let known = |change: &FigureChange| Some((cost(change.figure, change.change.ok()?), margin));
+    let family: Vec<(Change, f64)> = lists.iter().flat_map(|list| list.iter().filter_map(known)).collect();
+    let changes = lists.iter_mut().flat_map(|list| list.iter_mut()).filter(|change| change.change.is_ok());
+    for ((change, verdict), (cost, _)) in changes.zip(verdicts(&family)).zip(&family) {
+        change.verdict = Some(verdict);
+        change.better = matches!(cost.reversed().verdict(margin), Verdict::Worse);
     }
 }
 
@@ -262,4 +272,42 @@ fn overall(changes: &[FigureChange]) -> Verdict {
     // The figure that needs the most data; without a factor the estimate lies on the margin.
     let known: Option<Vec<f64>> = factors.into_iter().collect();
     Verdict::Undecided { data_factor: known.and_then(|factors| factors.into_iter().reduce(f64::max)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::hypothesis::welch_relative;
+
+    fn change(after: [f64; 3]) -> FigureChange {
+        let figure = ComparedFigure::Percentile(crate::report::metric::ReportMetric::Itl, 50.0);
+        let change = welch_relative(&[100.0, 102.0, 98.0], &after).unwrap();
+        let label = String::new();
+        FigureChange {
+            figure,
+            label,
+            before: 100.0,
+            after: after[1],
+            change,
+            effect_size: None,
+            verdict: None,
+            better: false,
+        }
+    }
+
+    #[test]
+    fn the_figures_of_all_levels_are_one_family() {
+        let slower = || vec![change([112.0, 110.0, 114.0])];
+        let alike = || vec![change([100.0, 101.0, 99.0])];
+        let p_worse = slower()[0].change.unwrap().p_above(0.05);
+        assert!(p_worse < 0.025 && p_worse * 5.0 > 0.025, "{p_worse}");
+        let mut alone = slower();
+        judge(&mut [&mut alone], 0.05);
+        assert_eq!(alone[0].verdict, Some(Verdict::Worse));
+        let mut levels = [slower(), alike(), alike(), alike(), alike()];
+        judge(&mut levels.iter_mut().map(|list| &mut list[..]).collect::<Vec<_>>(), 0.05);
+        let verdicts: Vec<_> = levels.iter().map(|list| list[0].verdict).collect();
+        assert!(matches!(verdicts[0], Some(Verdict::Undecided { .. })), "{verdicts:?}");
+        assert_eq!(verdicts[1..], [Some(Verdict::NotWorse); 4]);
+    }
 }

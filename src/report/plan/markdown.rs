@@ -3,6 +3,7 @@
 use super::{CapacityPlan, tables};
 use crate::report::markdown::{bullet_list, escaped, pipe_table};
 use crate::report::text::sentence;
+use crate::report::warnings::WarningText;
 
 /// Renders the plan.
 pub fn render(plan: &CapacityPlan) -> String {
@@ -12,11 +13,16 @@ pub fn render(plan: &CapacityPlan) -> String {
     for effect in &plan.effects {
         text += &format!("\nIf {}:\n{}", effect.event, pipe_table(&tables::effect(effect)));
     }
-    text += "\nAssumptions\n\n";
-    for assumption in &plan.assumptions {
+    text + &notes(&plan.assumptions, &plan.warnings)
+}
+
+/// Lists the assumptions and the warnings.
+pub(super) fn notes(assumptions: &[String], warnings: &[WarningText]) -> String {
+    let mut text = "\nAssumptions\n\n".to_owned();
+    for assumption in assumptions {
         text += &format!("- {}\n", escaped(&sentence(assumption)));
     }
-    for warning in &plan.warnings {
+    for warning in warnings {
         text +=
             &format!("\n> **Warning:** {} *Advice:* {}.\n", escaped(&sentence(&warning.text)), escaped(warning.advice));
     }

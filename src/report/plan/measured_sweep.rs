@@ -3,28 +3,11 @@
 use std::path::Path;
 
 use super::measured_level::{LevelFold, LevelWithoutResult, MeasuredLevel};
+use super::objective::{PlanObjective, criteria};
+use crate::measure::slo::Slo;
 use crate::measure::slo::criteria::Criteria;
-use crate::measure::slo::{Slo, SloError};
 use crate::report::sweep::file::{SweepFile, SweepLevel};
 use crate::report::sweep::{DEFAULT_GOODPUT_GOAL, SweepError, read_run};
-
-/// `--slo`: a named SLO of requests, or percentiles over requests as in `sweep --find-max`.
-#[derive(Clone, Debug, PartialEq)]
-pub enum PlanObjective {
-    /// `chat: ttft<=500ms`.
-    Slo(Slo),
-    /// `ttft.p99<=500ms itl.p99<=50ms`.
-    Criteria(Criteria),
-}
-
-impl std::str::FromStr for PlanObjective {
-    type Err = SloError;
-
-    fn from_str(text: &str) -> Result<Self, SloError> {
-        // Only an SLO has a name.
-        if text.contains(':') { text.parse().map(Self::Slo) } else { text.parse().map(Self::Criteria) }
-    }
-}
 
 /// A sweep cannot be planned with.
 #[derive(Debug, thiserror::Error)]
@@ -106,7 +89,7 @@ impl MeasuredSweep {
         let mut folds: Vec<(String, LevelFold)> = Vec::new();
         let (mut gpus, mut shown, mut has_slo) = (None, Vec::new(), goals.gaps().next().is_some());
         for run in &file.runs {
-            let result = read_run(&folder.join(&run.folder), &slos)?;
+            let result = read_run(&folder.join(&run.folder), &slos, &goals)?;
             gpus = gpus.or_else(|| result.source.meta.get("gpu_count")?.parse().ok());
             has_slo |= result.slos.iter().next().is_some();
             shown = result
@@ -142,39 +125,13 @@ impl MeasuredSweep {
     }
 }
 
-impl PlanObjective {
-    fn slos(&self) -> Vec<Slo> {
-        match self {
-            Self::Slo(slo) => vec![slo.clone()],
-            Self::Criteria(criteria) => criteria.slos().cloned().collect(),
-        }
-    }
-}
-
-/// The objectives as one set of criteria: SLOs by their goodput.
+/// The objectives as one set of criteria; without any, those of the sweep.
 fn goals(file: &SweepFile, objectives: &[PlanObjective]) -> Result<Criteria, String> {
-    let goodput = Criteria::of_goodput(file.goodput.unwrap_or(DEFAULT_GOODPUT_GOAL));
     if objectives.is_empty() {
         let searched = file.plan.search.as_ref().and_then(|search| search.goals.parse().ok());
-        return Ok(searched.unwrap_or(goodput));
+        return Ok(searched.unwrap_or_else(|| file.listed_goals()));
     }
-    let criteria: Vec<&Criteria> = objectives
-        .iter()
-        .filter_map(|objective| match objective {
-            PlanObjective::Criteria(criteria) => Some(criteria),
-            PlanObjective::Slo(_) => None,
-        })
-        .collect();
-    let has_slo = criteria.len() < objectives.len();
-    let needs_slo = criteria.iter().any(|criteria| criteria.need_slos());
-    if needs_slo && !has_slo {
-        return Err(
-            "goodput needs a second --slo that states what a good request is, e.g. 'chat: ttft<=500ms'".to_owned()
-        );
-    }
-    let mut texts: Vec<String> = criteria.iter().map(ToString::to_string).collect();
-    texts.extend((has_slo && !needs_slo).then(|| goodput.to_string()));
-    texts.join(" ").parse().map_err(|error: SloError| error.to_string())
+    criteria(objectives, file.listed_goals().goodput().unwrap_or(DEFAULT_GOODPUT_GOAL))
 }
 
 /// The sweep with the levels of one series, which differ in their load only.

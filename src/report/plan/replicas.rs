@@ -51,7 +51,11 @@ pub fn replicas_for(rate: f64, usable: f64) -> u64 {
 impl ReplicaTimeline {
     /// Orders each replica a start-up time before it is needed.
     pub fn with_foresight(arrivals: &Arrivals, capacity: f64, reserves: &Reserves) -> Self {
-        let serving = needed(arrivals, capacity, reserves);
+        Self::serving_in_time(needed(arrivals, capacity, reserves), arrivals, reserves)
+    }
+
+    /// Orders each replica a start-up time before the window in which it serves.
+    pub fn serving_in_time(serving: Vec<u64>, arrivals: &Arrivals, reserves: &Reserves) -> Self {
         let lag = lag_windows(arrivals, reserves);
         let most = |at: usize| range(&serving, at..=at.saturating_add(lag)).max().unwrap_or(0);
         Self { paid: (0..serving.len()).map(most).collect(), serving }

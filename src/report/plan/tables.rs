@@ -1,24 +1,31 @@
 //! Named lines and tables of a plan, shared by the formats for people. The first row of a table is its header.
 
-use super::CapacityPlan;
 use super::alternative::{AlternativePlan, PlanBasis};
 use super::fleet::Fleet;
 use super::measured_level::MeasuredLevel;
+use super::replicas::Reserves;
 use super::reserve_effect::ReserveEffect;
+use super::{CapacityPlan, TrafficSummary};
 use crate::report::ascii_plot::{format_percent, format_value, with_thousands};
 use crate::report::metric::MetricUnit;
 
 /// Named lines. A line without a name continues the previous one.
 pub(super) fn lines(plan: &CapacityPlan) -> Vec<(&'static str, String)> {
     let measured = &plan.measured;
-    let mut lines = vec![("plan", summary(plan)), ("", interval(plan)), ("capacity", capacity(plan))];
+    let mut lines = vec![
+        ("plan", summary_text(&plan.fleet, plan.traffic.is_constant)),
+        ("", interval(plan)),
+        ("capacity", capacity(plan)),
+    ];
     lines.retain(|(_, text)| !text.is_empty());
     let slos = if measured.slos.is_empty() { String::new() } else { format!(" of {}", measured.slos.join("; ")) };
     lines.push(("SLO", format!("{}{slos}", measured.goals)));
     lines.push(("sweep", format!("{}: {} levels", measured.path, measured.levels.len())));
-    lines.push(("traffic", traffic(plan)));
+    lines.push(("traffic", traffic_text(&plan.traffic)));
     lines.extend(plan.traffic.mix.map(|mix| ("mix", format!("{mix}; in the sweep {}", measured.mix))));
-    lines.extend(cost(plan).map(|text| ("cost", text)));
+    let constant = Some(&plan.constant_fleet).filter(|_| !plan.traffic.is_constant);
+    let cost = cost_text(&plan.fleet, constant, plan.dollars_per_million_good_tokens);
+    lines.extend(cost.map(|text| ("cost", text)));
     lines.extend(plan.power.map(|power| {
         let text = format!(
             "{:.0} W per replica, {:.0} W on average, {:.2} output tokens per joule",
@@ -27,17 +34,19 @@ pub(super) fn lines(plan: &CapacityPlan) -> Vec<(&'static str, String)> {
         ("power", text)
     }));
     lines.extend(
-        plan.miss_share.map(|share| ("misses", format!("{} of requests{}", format_percent(share), while_down(plan)))),
+        plan.miss_share
+            .map(|share| ("misses", format!("{} of requests{}", format_percent(share), while_down(&plan.reserves)))),
     );
     lines.extend(raw_throughput(plan).map(|text| ("throughput", text)));
     lines
 }
 
-fn summary(plan: &CapacityPlan) -> String {
-    let Fleet { peak_replicas, mean_replicas, peak_gpus, .. } = plan.fleet;
+/// Replicas and GPUs at the peak and on average.
+pub(super) fn summary_text(fleet: &Fleet, is_constant: bool) -> String {
+    let Fleet { peak_replicas, mean_replicas, peak_gpus, .. } = *fleet;
     let gpus = peak_gpus.map_or_else(String::new, |gpus| format!(" ({} GPUs)", with_thousands(gpus)));
     let replicas = if peak_replicas == 1 { "replica" } else { "replicas" };
-    match plan.traffic.is_constant {
+    match is_constant {
         true => format!("{} {replicas}{gpus}", with_thousands(peak_replicas)),
         false => {
             format!("{} {replicas}{gpus} at the peak, {mean_replicas:.2} on average", with_thousands(peak_replicas))
@@ -70,8 +79,8 @@ fn capacity(plan: &CapacityPlan) -> String {
     format!("{at_least}{:.2} requests/s per replica (level {}); {low}, {high}", capacity.rate, level.name)
 }
 
-fn traffic(plan: &CapacityPlan) -> String {
-    let traffic = &plan.traffic;
+/// The traffic in sums.
+pub(super) fn traffic_text(traffic: &TrafficSummary) -> String {
     if traffic.is_constant {
         return format!("{:.2} requests/s all day", traffic.mean_rate);
     }
@@ -86,18 +95,19 @@ fn traffic(plan: &CapacityPlan) -> String {
     )
 }
 
-fn cost(plan: &CapacityPlan) -> Option<String> {
-    let hours = plan.fleet.gpu_hours_per_day?;
+/// GPU-hours and money of a day, also with the peak all day.
+pub(super) fn cost_text(fleet: &Fleet, constant: Option<&Fleet>, per_million: Option<f64>) -> Option<String> {
+    let hours = fleet.gpu_hours_per_day?;
     let mut text = format!("{hours:.1} GPU-hours a day");
-    if let Some(dollars) = plan.fleet.dollars_per_day {
+    if let Some(dollars) = fleet.dollars_per_day {
         text += &format!(", {} a day", money(dollars));
     }
-    if !plan.traffic.is_constant {
-        let (hours, dollars) = (plan.constant_fleet.gpu_hours_per_day?, plan.constant_fleet.dollars_per_day);
+    if let Some(constant) = constant {
+        let (hours, dollars) = (constant.gpu_hours_per_day?, constant.dollars_per_day);
         let dollars = dollars.map_or_else(String::new, |dollars| format!(", {}", money(dollars)));
         text += &format!(" (with the peak all day {hours:.1} GPU-hours{dollars})");
     }
-    if let Some(dollars) = plan.dollars_per_million_good_tokens {
+    if let Some(dollars) = per_million {
         text += &format!(", {} per million output tokens that meet the SLO", money(dollars));
     }
     Some(text)
@@ -124,8 +134,9 @@ fn raw_throughput(plan: &CapacityPlan) -> Option<String> {
     ))
 }
 
-fn while_down(plan: &CapacityPlan) -> String {
-    match plan.reserves.failed {
+/// Words for the replicas that are down.
+pub(super) fn while_down(reserves: &Reserves) -> String {
+    match reserves.failed {
         0 => String::new(),
         1 => " while 1 replica is down".to_owned(),
         failed => format!(" while {failed} replicas are down"),

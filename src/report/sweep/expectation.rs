@@ -35,7 +35,7 @@ impl FromStr for Expectation {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let Some((left, change)) = text.split_once(BASELINE) else {
-            return Condition::parse_all(text).map(Self::Row);
+            return Condition::parse_all(text).map(Self::Row).map_err(|error| error.to_string());
         };
         let wrong = || {
             format!(

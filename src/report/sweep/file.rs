@@ -13,7 +13,7 @@
 //! | `plan.search` | or a search: `goals`, `by` (`rate`, `concurrency`), `start`, `most`, `sustain` |
 //! | `runs[]` | completed runs in order: `folder`, `level`, `target` (0 is A, 1 is B), `pass`, `sustained`, `seed`, `digest` |
 //! | `levels[]`, `level` | `name`, `hypothesis`, `expect`, `baseline`, `cache` (`cold`, `warm`), `rate` or `concurrency`, own `flags` |
-//! | `goodput` | minimum goodput share of a listed level, if `--fail-if` set it |
+//! | `goals` | what `--fail-if` requires of a listed level; older files have `goodput`, a share |
 //! | `answer` | result of a finished search: `met`, `missed`, `not_measured` (this machine could not send it), `low` and `high` (the highest level that surely meets the goals, the lowest that surely misses them), `sure` |
 //! | `ended_at` | the second listed level that missed, after which no more were run |
 
@@ -25,6 +25,8 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::DEFAULT_GOODPUT_GOAL;
+use crate::measure::slo::criteria::Criteria;
 use crate::report::source::SourceReader;
 
 /// File name in the sweep's folder.
@@ -44,6 +46,8 @@ pub struct SweepFile {
     pub version: String,
     pub plan: SweepSpec,
     pub runs: Vec<SweepRun>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goals: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goodput: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -206,6 +210,12 @@ pub struct SearchOutcome {
 }
 
 impl SweepFile {
+    /// Goals of listed levels.
+    pub fn listed_goals(&self) -> Criteria {
+        let stated = self.goals.as_ref().and_then(|goals| goals.parse().ok());
+        stated.unwrap_or_else(|| Criteria::of_goodput(self.goodput.unwrap_or(DEFAULT_GOODPUT_GOAL)))
+    }
+
     /// Folders of the valid runs of a level at a target, in the order of their passes.
     pub fn level_runs(&self, folder: &Path, level: &str, target: usize) -> Vec<PathBuf> {
         let of_level = |run: &&SweepRun| run.level.name == level && run.target == target && !run.sustained;

@@ -41,15 +41,20 @@ pub struct LevelResult {
     pub growth: Option<LoadGrowth>,
 }
 
-/// Aggregates a run with the given SLOs, or with the run's own if there are none.
+/// Aggregates a run with the given SLOs, or with the run's own if there are none, and with those of the goals.
 ///
 /// # Errors
 /// Returns an error if the run cannot be read.
-pub fn read_run(run: &Path, slos: &[Slo]) -> Result<LevelResult, SweepError> {
+pub fn read_run(run: &Path, slos: &[Slo], goals: &Criteria) -> Result<LevelResult, SweepError> {
     let opened = SourceReader::open(run)?;
     let wrong = |reason: String| SweepError::Slo { path: run.to_owned(), reason };
     let own = || opened.source.slos.iter().map(|text| text.parse()).collect::<Result<Vec<Slo>, _>>();
-    let list = if slos.is_empty() { own().map_err(|error| wrong(error.to_string()))? } else { slos.to_vec() };
+    let mut list = if slos.is_empty() { own().map_err(|error| wrong(error.to_string()))? } else { slos.to_vec() };
+    for slo in goals.slos() {
+        if list.iter().all(|own| own.name() != slo.name()) {
+            list.push(slo.clone());
+        }
+    }
     let slos = Slos::new(list).map_err(wrong)?;
     let objectives: Vec<Slo> = slos.iter().flat_map(Slo::objectives).collect();
     let judged = slos.iter().cloned().chain(objectives.iter().cloned()).collect();

@@ -45,6 +45,9 @@ pub(super) struct LevelSummary {
     pub(super) growth: Option<LoadGrowth>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) not_valid: Vec<String>,
+    /// A goal is missed by its observed share, or judges no request.
+    #[serde(skip)]
+    pub(super) misses_shares: bool,
     pub(super) front: bool,
     pub(super) knee: bool,
     /// What the scraped servers reported.
@@ -69,8 +72,10 @@ impl LevelSummary {
     ) -> Self {
         let growth = runs.growth();
         let not_valid: Vec<String> = runs.sources.iter().flat_map(|run| run.not_valid.clone()).collect();
+        let shares = goals.map(|goals| goal_results(&mut runs.figures, &runs.slos, goals));
+        let misses_shares = shares.iter().flatten().any(|seen| !seen.is_currently_met());
         let goals = goals.filter(|_| not_valid.is_empty());
-        let seen = goals.map(|goals| goal_results(&mut runs.figures, &runs.slos, goals));
+        let seen = shares.filter(|_| goals.is_some());
         let verdict = seen.as_ref().and_then(|seen| LevelVerdict::of(seen, growth.is_some()));
         let surely_missed = |seen: &ObservedShare| kept(seen.good, seen.of, seen.share) == CriterionVerdict::No;
         let sure = verdict.map(|verdict| match verdict {
@@ -92,6 +97,7 @@ impl LevelSummary {
             objectives,
             growth,
             not_valid,
+            misses_shares,
             front: false,
             knee: false,
             servers: ServerLoad::of(&runs.sources),

@@ -93,8 +93,8 @@ const TARGET_NAMES: [&str; 2] = ["A", "B"];
 pub struct SweepReportOptions {
     /// SLOs that replace those of the runs.
     pub slos: Vec<Slo>,
-    /// Minimum goodput of listed levels; replaces the sweep's own.
-    pub min_goodput: Option<f64>,
+    /// Goals of listed levels; replace the sweep's own.
+    pub goals: Option<Criteria>,
     /// Percentiles in tables.
     pub percentiles: Vec<f64>,
     /// Computes the intervals that the page shows.
@@ -162,8 +162,9 @@ impl Sweep {
         let targets = compare_targets(folder, &file, wanted)?;
         let expectations = expectations(folder, &file, &comparison_slos(&file, wanted))?;
         let mut all: Vec<LevelRuns> = Vec::new();
+        let listed = wanted.goals.clone().unwrap_or_else(|| file.listed_goals());
         for run in file.runs {
-            let one = read_run(&folder.join(&run.folder), &wanted.slos)?;
+            let one = read_run(&folder.join(&run.folder), &wanted.slos, &listed)?;
             let same = |of: &LevelRuns| of.level.name == run.level.name && of.target == run.target;
             let at = all.iter().position(same).unwrap_or(all.len());
             if at == all.len() {
@@ -181,8 +182,7 @@ impl Sweep {
             }
             together.add(one, run.sustained, wanted.has_intervals);
         }
-        let least = wanted.min_goodput.or(file.goodput).unwrap_or(DEFAULT_GOODPUT_GOAL);
-        let goals = goals(&file.plan, wanted, least, &all);
+        let goals = goals(&file.plan, wanted, listed, &all);
         all.sort_by(|a, b| {
             a.target.cmp(&b.target).then_with(|| load(&file.plan, &a.level).total_cmp(&load(&file.plan, &b.level)))
         });
@@ -234,11 +234,9 @@ impl Sweep {
         self.levels.iter().all(|point| point.not_valid.is_empty())
     }
 
-    /// Returns `true` if any level's goodput is below `least`, a share of 1.
-    pub fn is_below(&self, least: f64) -> bool {
-        let goodput =
-            |point: &LevelSummary| point.summary.goodput.iter().any(|of| of.share.is_none_or(|share| share < least));
-        self.levels.iter().any(goodput)
+    /// Returns `true` if a level misses its goals by the observed shares.
+    pub fn misses_goals(&self) -> bool {
+        self.levels.iter().any(|level| level.misses_shares)
     }
 }
 
@@ -251,11 +249,10 @@ fn percentiles(shown: &[f64]) -> Vec<f64> {
 }
 
 /// Returns the goals: those of the search, or goodput of the SLOs. SLOs given now replace the sweep's.
-fn goals(plan: &SweepSpec, wanted: &SweepReportOptions, least: f64, all: &[LevelRuns]) -> Option<Criteria> {
+fn goals(plan: &SweepSpec, wanted: &SweepReportOptions, listed: Criteria, all: &[LevelRuns]) -> Option<Criteria> {
     let sought = plan.search.as_ref().filter(|_| wanted.slos.is_empty());
-    let judged = all.iter().any(|of| of.slos.iter().next().is_some());
-    let of_goodput = || judged.then(|| Criteria::of_goodput(least));
-    sought.and_then(|sought| sought.goals.parse().ok()).or_else(of_goodput)
+    let judged = all.iter().any(|of| of.slos.iter().next().is_some()) || listed.gaps().next().is_some();
+    sought.and_then(|sought| sought.goals.parse().ok()).or_else(|| judged.then_some(listed))
 }
 
 /// Returns the sort key of a level: its position in the plan, or its load in a search.

@@ -16,8 +16,8 @@ function joined(u, context, points, dash) {
   context.setLineDash([]);
 }
 
-// Names of points, where they do not cover one another.
-function labels(u, context, points, texts) {
+// Names of points, where they do not cover one another. `sizes` are the radii of the marks.
+function labels(u, context, points, texts, sizes) {
   const ratio = devicePixelRatio;
   const taken = [];
   context.font = FONT.replace("12px", `${11 * ratio}px`);
@@ -27,7 +27,8 @@ function labels(u, context, points, texts) {
     const width = context.measureText(texts[row]).width;
     const right = u.bbox.left + u.bbox.width;
     const [px, py] = [u.valToPos(x, "x", true), u.valToPos(y, "y", true)];
-    const left = px + 8 * ratio + width > right ? px - 8 * ratio - width : px + 8 * ratio;
+    const space = (sizes[row] + 4) * ratio;
+    const left = px + space + width > right ? px - space - width : px + space;
     for (const top of [py - 9 * ratio, py + 9 * ratio]) {
       const box = [left, top - 7 * ratio, left + width, top + 7 * ratio];
       if (taken.some((of) => box[0] < of[2] && box[2] > of[0] && box[1] < of[3] && box[3] > of[1])) continue;
@@ -111,7 +112,7 @@ kinds.pareto = (figure) => {
     tell: (row) => `${levels[row]}: ${format(total[row])} ${dataset.xLabel}, ${format(speed[row])} tokens/s per user${front[row] ? ", on the front" : ""}${knee[row] ? ", the knee" : ""}`,
     legend: [
       { name: "on the Pareto front", colour: colour("s0"), dash: [], shape: "diamond" },
-      { name: "another level does better", colour: colour("s5"), shape: "circle" },
+      ...(front.some((is, row) => !is && counts[row]) ? [{ name: "another level does better", colour: colour("s5"), shape: "circle" }] : []),
       ...(counts.includes(0) ? [{ name: "saturated or not valid", colour: colour("s5"), shape: "circle", filled: false }] : []),
       ...(knee.includes(1) ? [{ name: "knee", colour: colour("s1"), shape: "square", filled: false }] : []),
     ],
@@ -131,7 +132,7 @@ kinds.pareto = (figure) => {
         context.strokeStyle = colour("s1");
         context.strokeRect(x - 9 * ratio, y - 9 * ratio, 18 * ratio, 18 * ratio);
       }
-      labels(u, context, rows.map((row) => [total[row], speed[row]]), levels);
+      labels(u, context, rows.map((row) => [total[row], speed[row]]), levels, knee.map((is) => (is ? 10 : 5)));
     },
   };
 };

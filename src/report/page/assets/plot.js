@@ -11,6 +11,8 @@ const SHAPES = ["circle", "square", "diamond", "triangle", "cross"];
 const PAPER_WIDTH = 640;
 const SECOND_STEPS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800];
 
+const WHOLE_STEPS = [1, 2, 5].flatMap((step) => [...Array(9).keys()].map((power) => step * 10 ** power)).sort((a, b) => a - b);
+
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const inks = () => [0, 1, 2, 3, 4, 5].map((at) => colour(`s${at}`));
 
@@ -66,7 +68,9 @@ function extent(values) {
 // The range of an axis that begins at zero, or of a logarithmic one.
 function range(values, log, room = 1.06) {
   const [least, most] = extent(log ? values.filter((value) => value > 0) : values);
-  if (log) return least === most ? [least / 2, most * 2] : [least / 1.1, most * 1.1];
+  // A mark at an end needs the same room on every scale: a share of its decades.
+  const part = Math.max(1.1, (most / least) ** 0.06);
+  if (log) return least === most ? [least / 2, most * 2] : [least / part, most * part];
   return [Math.min(0, least), most > 0 ? most * room : 1];
 }
 
@@ -164,7 +168,7 @@ function build(figure) {
     },
     axes: [
       { ...axis, space: phone ? 58 : 70, size: 28, gap: 4, label: dataset.xLabel, labelSize: 18, labelGap: 0, values: labels(dataset.xUnit), ...round("xLog", 58, "width"), ...(dataset.xUnit === "s" && { incrs: SECOND_STEPS }) },
-      { ...axis, space: 34, size: 62, gap: 4, values: labels(dataset.yUnit), ...round("yLog", 22, "height"), ...chart.yAxis },
+      { ...axis, space: 34, size: 62, gap: 4, values: labels(dataset.yUnit), ...round("yLog", 22, "height"), ...(dataset.yWhole !== undefined && { incrs: WHOLE_STEPS }), ...chart.yAxis },
     ],
     cursor: { y: false, drag: { x: true, y: false, dist: 6 }, points: { show: false } },
     series: [{}, ...(chart.lines ?? [{ values: [] }]).map((line) => ({

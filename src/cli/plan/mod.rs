@@ -1,30 +1,38 @@
-//! `streamgauge plan`: replicas, GPUs and cost of a traffic, from a measured capacity.
+//! `streamgauge plan`: replicas, GPUs and cost of a traffic, from a measured capacity or by a twin.
+
+mod twin;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{ArgGroup, ValueHint};
 
-use super::terminal::{print, text_layout, usage_error};
-use super::trace_input::ensure_rereadable;
-use super::values::{at_least_one, parse_duration, percent_up_to};
-use super::verb_help::VerbHelp;
+use crate::cli::terminal::{print, text_layout, usage_error};
+use crate::cli::trace_input::ensure_rereadable;
+use crate::cli::values::{at_least_one, parse_duration, percent_up_to};
+use crate::cli::verb_help::VerbHelp;
 use crate::measure::time::Gap;
 use crate::replay::plan::trace_source::{self, TraceReadOptions, TraceSource};
 use crate::report::plan::arrivals::{ArrivalCounter, Arrivals};
 use crate::report::plan::fleet::ReplicaCost;
 use crate::report::plan::load_mix::LoadMix;
-use crate::report::plan::measured_sweep::{MeasuredSweep, PlanObjective};
+use crate::report::plan::measured_sweep::MeasuredSweep;
+use crate::report::plan::objective::PlanObjective;
 use crate::report::plan::replicas::Reserves;
+use crate::report::plan::simulated::render;
 use crate::report::plan::{CapacityPlan, Traffic, html, markdown, text};
 use crate::report::sweep::file::SweepFile;
+use twin::TwinQuestion;
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
 Plan the replicas that traffic needs under an SLO, and their cost
 
-The capacity of one replica is the highest rate of a sweep at which the SLO holds. Levels that are saturated, not valid or \
-not measured never count. The plan has its interval, and is `at least` if no level missed the SLO.
+With --measured, the capacity of one replica is the highest rate of a sweep at which the SLO holds. Levels that are \
+saturated, not valid or not measured never count. The plan has its interval, and is `at least` if no level missed the SLO.
+
+With --twin, fleets of the twin run the traffic in virtual time: each window gets the fewest replicas that keep the SLO in \
+it. The twin's held-out error gives the interval, and the plan marks where it extrapolates. It is SIMULATED.
 
 TRAFFIC is a capture, a trace in any format that `streamgauge trace` reads, or a rate such as 12/s, 300/min or 5000/h. \
 Replicas follow the rate of windows of a minute. A failed replica, headroom and the start-up time each add replicas; the \
@@ -34,7 +42,7 @@ requests would miss the SLO. Every assumption is listed.
 Exit codes: 0 success; 1 no level of the sweep holds the SLO; 2 wrong usage, or files that cannot be read.";
 
 pub(super) const HELP: VerbHelp = VerbHelp {
-    flags: &["measured", "traffic", "slo", "gpus-per-replica", "price", "html"],
+    flags: &["measured", "twin", "traffic", "slo", "gpus-per-replica", "price", "html"],
     examples: &[
         (
             "Plan the GPUs of a captured day",
@@ -47,6 +55,11 @@ pub(super) const HELP: VerbHelp = VerbHelp {
       --slo 'ttft.p99<=500ms' --gpus-per-replica 8 --price 2.5/gpu-h",
         ),
         (
+            "Plan by simulation, with a twin of the server",
+            "streamgauge plan --twin twin.json --traffic capture/ \\
+      --slo 'chat: ttft<=500ms tpot<=50ms'",
+        ),
+        (
             "Write a page with the replicas under the arrivals",
             "streamgauge plan --measured sweep1 --traffic trace.jsonl --html > plan.html",
         ),
@@ -56,17 +69,21 @@ pub(super) const HELP: VerbHelp = VerbHelp {
 /// Plan the replicas that traffic needs under an SLO, and their cost
 #[derive(Debug, clap::Args)]
 #[command(long_about = ABOUT)]
-#[command(group = ArgGroup::new("format"))]
+#[command(group = ArgGroup::new("format"), group = ArgGroup::new("capacity").required(true))]
 pub(super) struct Args {
     /// Folder of a sweep of one replica (`sweep --out`)
-    #[arg(long, value_name = "SWEEP", value_hint = ValueHint::DirPath)]
-    measured: PathBuf,
+    #[arg(long, value_name = "SWEEP", value_hint = ValueHint::DirPath, group = "capacity")]
+    measured: Option<PathBuf>,
+
+    /// Simulate replicas of this twin instead (`twin fit -o`); needs --slo
+    #[arg(long, value_name = "TWIN", value_hint = ValueHint::FilePath, group = "capacity", requires = "objectives")]
+    twin: Option<PathBuf>,
 
     /// Plan with the series that has this level, if the levels of the sweep differ in more than their load
-    #[arg(long, value_name = "LEVEL")]
+    #[arg(long, value_name = "LEVEL", conflicts_with = "twin")]
     series: Option<String>,
 
-    /// Capture, trace, or rate, e.g. 12/s
+    /// Capture, trace, or with --measured a rate, e.g. 12/s
     #[arg(long, value_name = "TRAFFIC", value_hint = ValueHint::AnyPath)]
     traffic: String,
 
@@ -115,12 +132,18 @@ pub(super) struct Args {
 
 /// Reads both inputs, plans, prints.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let (sweep, traffic) = match args.inputs() {
+    let reserves = Reserves { headroom: args.headroom, failed: args.fail.into(), start_up_s: args.start_up.as_secs() };
+    let cost = ReplicaCost { gpus: args.gpus_per_replica, dollars_per_gpu_hour: args.price };
+    if let Some(twin) = &args.twin {
+        return args.simulate(twin, reserves, cost);
+    }
+    let Some(folder) = &args.measured else {
+        return Ok(usage_error(&anyhow::anyhow!("neither --measured nor --twin; remedy: name a sweep or a twin")));
+    };
+    let (sweep, traffic) = match args.inputs(folder) {
         Ok(inputs) => inputs,
         Err(error) => return Ok(usage_error(&error)),
     };
-    let reserves = Reserves { headroom: args.headroom, failed: args.fail.into(), start_up_s: args.start_up.as_secs() };
-    let cost = ReplicaCost { gpus: args.gpus_per_replica, dollars_per_gpu_hour: args.price };
     let plan = CapacityPlan::of(sweep, &traffic, reserves, cost)?;
     print(&match () {
         () if args.json => plan.json(),
@@ -131,8 +154,34 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
-    fn inputs(&self) -> anyhow::Result<(MeasuredSweep, Traffic)> {
-        let folder = &self.measured;
+    /// Plans by simulation.
+    fn simulate(&self, twin: &Path, reserves: Reserves, cost: ReplicaCost) -> anyhow::Result<ExitCode> {
+        let traffic = match self.simulated_traffic() {
+            Ok(traffic) => traffic,
+            Err(error) => return Ok(usage_error(&error)),
+        };
+        let path = Path::new(&self.traffic);
+        let plan = match TwinQuestion::new(twin, (path, &traffic), &self.objectives, reserves) {
+            Ok(question) => question.answer(cost)?,
+            Err(error) => return Ok(usage_error(&error)),
+        };
+        print(&match () {
+            () if self.json => plan.json(),
+            () if self.markdown => render::markdown(&plan),
+            () if self.html => render::html(&plan),
+            () => render::text(&plan, text_layout(self.plain)),
+        })
+    }
+
+    fn simulated_traffic(&self) -> anyhow::Result<Traffic> {
+        anyhow::ensure!(
+            self.price.is_none() || self.gpus_per_replica.is_some(),
+            "--price: the GPUs of a replica are unknown; remedy: state them with --gpus-per-replica"
+        );
+        traffic(&self.traffic)
+    }
+
+    fn inputs(&self, folder: &Path) -> anyhow::Result<(MeasuredSweep, Traffic)> {
         let file = SweepFile::read(folder).map_err(anyhow::Error::msg)?;
         let Some(file) = file else {
             anyhow::bail!(
