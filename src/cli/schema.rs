@@ -7,7 +7,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
 
 use super::verb_help::VerbHelp;
-use super::{demo, doctor, terminal, twin};
+use super::{demo, doctor, terminal, top, twin};
 use crate::export::admin;
 use crate::inspect::inspection::Inspection;
 use crate::report::Report;
@@ -16,6 +16,7 @@ use crate::report::compare::json::ComparisonDocument;
 use crate::report::compare::level_comparison::LevelComparisonsDocument;
 use crate::report::peer_summary::PeerSummaryDocument;
 use crate::report::plan::CapacityPlan;
+use crate::report::plan::simulated::SimulatedPlan;
 use crate::report::source::RunFile;
 use crate::report::sweep::Sweep;
 use crate::report::sweep::file::SweepFile;
@@ -50,7 +51,7 @@ struct JsonDocument {
 }
 
 /// All kinds, in the order of the verbs.
-const DOCUMENTS: [JsonDocument; 20] = [
+const DOCUMENTS: [JsonDocument; 22] = [
     document::<demo::DemoSummary<'static>>("demo", "`demo --json`"),
     document::<Inspection>("inspect", "`inspect --json`"),
     JsonDocument {
@@ -66,12 +67,14 @@ const DOCUMENTS: [JsonDocument; 20] = [
     document::<LevelComparisonsDocument<'static>>("compare-sweeps", "`compare --json` of two sweeps"),
     document::<RunHistory>("compare-trend", "`compare --trend --json`"),
     document::<CapacityPlan>("plan", "`plan --json`"),
+    document::<SimulatedPlan>("plan-twin", "`plan --twin --json`"),
     document::<TraceInfo>("trace-info", "`trace info --json`"),
     document::<TraceDiff>("trace-diff", "`trace diff --json`"),
     document::<ReuseReport>("trace-reuse", "`trace reuse --json`"),
     document::<twin::FitsDocument<'static>>("twin-fit", "`twin fit --json`"),
     document::<twin::VariantsDocument<'static>>("twin-run", "`twin run --json`"),
     document::<Vec<doctor::Finding>>("doctor", "`doctor --json`"),
+    document::<Vec<top::TopRow>>("top", "`top --once --json`"),
     document::<admin::state::StateResponse<'static>>("api-state", "`/api/state` of the admin port"),
     document::<admin::live::LiveEvent<'static>>("api-live", "an event of `/api/live`"),
     document::<admin::history::HistoryResponse<'static>>("api-history", "`/api/history`"),

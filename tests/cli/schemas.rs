@@ -58,7 +58,7 @@ fn problems(name: &str, document: &Value) -> Vec<String> {
 }
 
 /// Commands that print a document from files of `tests/data`.
-const PRINTED: [(&str, &str); 16] = [
+const PRINTED: [(&str, &str); 17] = [
     (
         "inspect",
         "inspect tests/data/vectors/04_vllm_chat_continuous_usage_multi_token.sse --path /v1/chat/completions --json",
@@ -92,6 +92,7 @@ const PRINTED: [(&str, &str); 16] = [
     ("trace-info", "trace info --json tests/data/captures/pod-a"),
     ("trace-diff", "trace diff --json tests/data/captures/pod-a tests/data/captures/pod-b"),
     ("trace-reuse", "trace reuse --json tests/data/captures/pod-a tests/data/captures/pod-b --cache-blocks 400"),
+    ("top", "top --once --json 127.0.0.1:9"),
     ("doctor", "doctor --json --upstream http://127.0.0.1:9"),
 ];
 
@@ -134,6 +135,9 @@ fn what_a_twin_prints_is_what_the_schemas_describe() {
     assert_eq!(problems("twin-fit", &fit), [""; 0]);
     let run = printed_json(&format!("twin run --json {twin} --traffic tests/data/captures/pod-a --slo chat:ttft<=1s"));
     assert_eq!(problems("twin-run", &run), [""; 0]);
+    let plan =
+        printed_json(&format!("plan --json --twin {twin} --traffic tests/data/captures/pod-a --slo chat:ttft<=5s"));
+    assert_eq!(problems("plan-twin", &plan), [""; 0]);
 }
 
 /// The JSON object of a response, or of its first event.
@@ -155,6 +159,9 @@ fn what_the_demo_prints_and_serves_is_what_the_schemas_describe() {
     for (name, document) in &served {
         assert_eq!(problems(name, document), [""; 0], "{document}");
     }
+    let top = printed_json(&format!("top --once --json {admin}"));
+    assert!(top[0]["figures"].is_object(), "{top}");
+    assert_eq!(problems("top", &top), [""; 0]);
     let summary: Value = serde_json::from_str(&demo.end().stdout).unwrap();
     assert_eq!(problems("demo", &summary), [""; 0]);
 }
@@ -178,7 +185,8 @@ fn a_document_with_a_missing_a_wrong_or_a_further_key_is_not_what_the_schemas_de
 
 #[test]
 fn each_document_has_a_test_here() {
-    let elsewhere = ["run", "sweep-file", "demo", "twin-fit", "twin-run", "api-state", "api-live", "api-history"];
+    let elsewhere =
+        ["run", "sweep-file", "demo", "twin-fit", "twin-run", "plan-twin", "api-state", "api-live", "api-history"];
     let mut tested: Vec<&str> = PRINTED.iter().map(|(name, _)| *name).chain(elsewhere).collect();
     tested.sort_unstable();
     tested.dedup();

@@ -16,7 +16,7 @@ use clap::ValueHint;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::JoinSet;
 
-use self::row::TopRow;
+pub(super) use self::row::TopRow;
 use self::window::HistoryReply;
 use super::signals::StopSignals;
 use super::status_block::StatusBlock;

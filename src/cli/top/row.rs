@@ -3,15 +3,16 @@
 use std::cmp::Ordering;
 
 use comfy_table::{Cell, CellAlignment, Color};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::window::{HistoryReply, TopQuantiles, WindowFigures};
 use crate::cli::terminal::{render_table, right_aligned_table};
 
 /// How a row is, in rising order of badness.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum TopStatus {
+pub(in crate::cli) enum TopStatus {
     Ok,
     /// Goodput is below the target of an SLO.
     Warning,
@@ -39,8 +40,8 @@ impl TopStatus {
 }
 
 /// One row: all models of an instance, one of several models, or the reason why it cannot be read.
-#[derive(Debug, Serialize)]
-pub(super) struct TopRow {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(in crate::cli) struct TopRow {
     pub(super) status: TopStatus,
     instance: String,
     /// `null` for all models together.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A reply of `/api/history?by_model=true&seconds=N`, as far as it is used. Every field is from another process.
@@ -44,8 +45,8 @@ struct PointReply {
 }
 
 /// Figures of a window, of one model or of all.
-#[derive(Debug, Default, PartialEq, Serialize)]
-pub(super) struct WindowFigures {
+#[derive(Debug, Default, PartialEq, Serialize, JsonSchema)]
+pub(in crate::cli) struct WindowFigures {
     pub(super) requests_per_s: f64,
     pub(super) tokens_per_s: f64,
     pub(super) in_flight: i64,
@@ -58,8 +59,8 @@ pub(super) struct WindowFigures {
     pub(super) failures: BTreeMap<String, u64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct TopQuantiles {
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+pub(in crate::cli) struct TopQuantiles {
     pub(super) p50: f64,
     pub(super) p99: f64,
 }

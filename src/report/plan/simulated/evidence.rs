@@ -1,5 +1,6 @@
 //! What a simulated plan rests on: where the twin extrapolates, assumptions and warnings.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::goals::{SimulatedGoals, TwinView};
@@ -29,7 +30,7 @@ pub struct FittedLimits {
 }
 
 /// A quantity that goes beyond the fit.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the module's table has them")]
 pub struct Extrapolation {
     pub quantity: &'static str,

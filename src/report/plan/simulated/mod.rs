@@ -29,6 +29,7 @@ pub mod render;
 mod tables;
 pub mod windows;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::arrivals::Arrivals;
@@ -42,7 +43,7 @@ use need::NeedSearch;
 use windows::SimulatedWindows;
 
 /// A twin, as the plan names it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct PlanTwin {
     /// Path.
     pub path: String,
@@ -68,7 +69,7 @@ pub struct SimulatedNeeds {
 }
 
 /// A complete plan, ready for every output format. The module documents its keys.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the module's table has them")]
 pub struct SimulatedPlan {
     streamgauge_plan: u32,
@@ -107,7 +108,7 @@ pub struct SimulatedPlan {
 }
 
 /// A simulated fleet of a constant size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the module's table has them")]
 pub struct SimulatedSize {
     pub replicas: u32,
@@ -116,7 +117,7 @@ pub struct SimulatedSize {
 }
 
 /// One window of the plan.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[expect(missing_docs, reason = "the module's table has them")]
 pub struct SimulatedPlanWindow {
     #[serde(flatten)]
