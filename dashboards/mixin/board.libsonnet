@@ -1,6 +1,7 @@
 // A board from its rows: variables, links to the other boards, and a place for each panel.
 local config = import 'config.libsonnet';
 local panel = import 'panel.libsonnet';
+local q = import 'query.libsonnet';
 local label = config.labels;
 
 // A board's rows are {title, lines}; a line is {h, panels}, where a panel has its width as `w`. A line fills 24 columns.
@@ -108,7 +109,7 @@ local instance = '%s, %s=~"$pod", %s=~"$instance"' % [job, label.pod, label.inst
             hide: false,
             iconColor: 'purple',
             name: 'Restarts',
-            expr: 'changes(process_start_time_seconds{%s}[2m]) * on (%s, %s) group_left (version) streamgauge_build_info > 0' % [instance, label.job, label.instance],
+            expr: 'max by (%s, %s) (changes(process_start_time_seconds{%s}[2m])) * on (%s, %s) group_left (version) %s > 0' % [label.job, label.instance, instance, label.job, label.instance, q.versions],
             step: '60s',
             titleFormat: 'Streamgauge restarted',
             textFormat: '{{%s}} {{version}}' % label.instance,

@@ -19,7 +19,7 @@ local named(expr, name, value) = 'label_replace(%s, "%s", "%s", "", "")' % [expr
 local proxies = 'streamgauge_build_info{%s}' % query.proxies;
 
 local instances = 'max by (%s) (last_over_time(%s[15m]))' % [query.place, proxies];
-local list = '(%s) and on (%s, %s) last_over_time(%s[15m])' % [
+local holding = '(%s) and on (%s, %s) last_over_time(%s[15m])' % [
   std.join(' or ', [
     named(named(named('(%s)' % flat(alert.expr), 'problem', std.strReplace(alert.alert, 'Streamgauge', '')), 'severity', alert.labels.severity), 'runbook', std.asciiLower(alert.alert))
     for alert in alerts
@@ -28,6 +28,8 @@ local list = '(%s) and on (%s, %s) last_over_time(%s[15m])' % [
   label.instance,
   proxies,
 ];
+// Labels that say what a rule found, in one.
+local list = 'max by (severity, problem, %s, gen_ai_request_model, detail, runbook) (label_join(%s, "detail", " ", "resource", "stage", "exporter", "reason", "subject", "setting"))' % [query.place, holding];
 
 {
   // Every proxy of the last 15 minutes, as 1.
@@ -37,7 +39,7 @@ local list = '(%s) and on (%s, %s) last_over_time(%s[15m])' % [
   list: list,
 
   // Number of problems of each instance.
-  count: '%(instances)s * 0 + on (%(job)s, %(instance)s) group_left () count by (%(job)s, %(instance)s) (%(list)s) or %(instances)s * 0' % {
+  count: '%(instances)s * 0 + on (%(job)s, %(instance)s) group_left () count by (%(job)s, %(instance)s) (group by (%(job)s, %(instance)s, problem) (%(list)s)) or %(instances)s * 0' % {
     instances: instances,
     list: list,
     job: label.job,

@@ -24,7 +24,9 @@ local either(native, classic) =
   models: self.proxies + ', gen_ai_request_model=~"$model"',
   slos: self.models + ', slo=~"$slo"',
 
-  sum(by, expr): aggregated(by, expr),
+  // The version of each instance, once: a push has that of the last process beside it for a while.
+  versions: 'topk by (%(job)s, %(instance)s) (1, max by (%(job)s, %(instance)s, version) (streamgauge_build_info{%(proxies)s}))' % (label { proxies: $.proxies }),
+
 
   rate(metric, matchers, window='$__rate_interval'): 'rate(%s{%s}[%s])' % [metric, matchers, window],
 
@@ -37,8 +39,8 @@ local either(native, classic) =
   ratio(part, whole): '%s / %s' % [part, whole],
 
   quantile(q, by, histogram, matchers): either(
-    'histogram_quantile(%s, %s)' % [q, aggregated(by, self.rate(histogram, matchers))],
-    'histogram_quantile(%s, %s)' % [q, aggregated(joined([by, 'le']), self.rate(histogram + '_bucket', matchers))],
+    'histogram_quantile(%.4g, %s)' % [q, aggregated(by, self.rate(histogram, matchers))],
+    'histogram_quantile(%.4g, %s)' % [q, aggregated(joined([by, 'le']), self.rate(histogram + '_bucket', matchers))],
   ),
 
   mean(by, histogram, matchers): either(

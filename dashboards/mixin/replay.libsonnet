@@ -10,13 +10,13 @@ local models = runs + ', gen_ai_request_model=~"$model"';
 local slos = models + ', slo=~"$slo"';
 
 // The same query for both: production's lines and the run's.
-local both(query, legend='', exemplar=false) = [
-  panel.query(query(q.models, q.slos), 'production' + legend, exemplar),
-  panel.query(query(models, slos), 'run' + legend, exemplar),
+local both(query, legend='') = [
+  panel.query(query(q.models, q.slos), 'production' + legend),
+  panel.query(query(models, slos), 'run' + legend),
 ];
 local sides = { '/^production/': 'blue', '/^run/': 'orange' };
 local quantiles(histogram) = std.flattenArrays([
-  both(function(models, slos) q.quantile(quantile / 100, '', histogram, models), ' p%d' % quantile, exemplar=true)
+  both(function(models, slos) q.quantile(quantile / 100, '', histogram, models), ' p%d' % quantile)
   for quantile in [50, 99]
 ]);
 local ratio(result, whole) = function(models, slos) q.ratio(

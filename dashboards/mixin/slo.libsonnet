@@ -140,7 +140,7 @@ board.new(
               's',
               [
                 panel.query(q.quantile(0.99, '', 'gen_ai_server_time_to_first_token_seconds', q.models), 'TTFT p99', exemplar=true),
-                panel.query(q.quantile(0.99, '', 'streamgauge_stream_inter_token_latency_seconds', q.models), 'ITL p99', exemplar=true),
+                panel.query(q.quantile(0.99, '', 'streamgauge_stream_inter_token_latency_seconds', q.models), 'ITL p99'),
               ],
               lines=[panel.limit(config.lines.itl, 'orange'), panel.limit(config.lines.ttft)],
               calcs=['mean', 'lastNotNull', 'max'],

@@ -8,11 +8,12 @@ local ttft = 'gen_ai_server_time_to_first_token_seconds';
 local itl = 'streamgauge_stream_inter_token_latency_seconds';
 local phases = 'streamgauge_stream_time_to_phase_seconds';
 
-local quantiles(histogram, matchers=q.models, exemplar=true) = [
+// An exemplar of ITL is the longest gap of its stream: among lines of all gaps it would mislead, so the heat map has it.
+local quantiles(histogram, matchers=q.models, exemplar=false) = [
   panel.query(q.quantile(quantile / 100, '', histogram, matchers), 'p%d' % quantile, exemplar)
   for quantile in [50, 90, 99]
 ];
-local byModel(quantile, histogram) = [panel.query(q.quantile(quantile, 'gen_ai_request_model', histogram, q.models), '{{gen_ai_request_model}}', exemplar=true)];
+local byModel(quantile, histogram, exemplar=false) = [panel.query(q.quantile(quantile, 'gen_ai_request_model', histogram, q.models), '{{gen_ai_request_model}}', exemplar)];
 local byPhase(quantile) = [
   panel.query(q.quantile(quantile, 'phase', phases, q.models), '{{phase}}'),
   panel.query(q.quantile(quantile, '', ttft, q.models), 'first_token'),
@@ -36,7 +37,7 @@ board.new(
             timed(
               'TTFT',
               'From the first byte of the request at the proxy to the first generated text, of streams that succeeded. If p99 leaves p50 behind, some requests wait in a queue. A point opens the trace of a request.',
-              quantiles(ttft),
+              quantiles(ttft, exemplar=true),
               [panel.limit(config.lines.ttft)],
               panel.quantiles,
               [panel.runbook('StreamgaugeErrorBudgetBurns')],
@@ -64,7 +65,7 @@ board.new(
             timed(
               'TTFT p99 by model',
               'A slow model among quick ones is a matter of that model; all slow at once is a matter of the server.',
-              byModel(0.99, ttft),
+              byModel(0.99, ttft, exemplar=true),
               [panel.limit(config.lines.ttft)],
             ) { w: 12 },
           ],
@@ -79,7 +80,7 @@ board.new(
           panels: [
             panel.heatMap(
               'ITL, distribution',
-              "Gaps between tokens per second, by their length. The band is the step of the server's batch. A second band above it comes from long prompts between the steps: smaller prefill chunks lower it.",
+              "Gaps between tokens per second, by their length. The band is the step of the server's batch. A second band above it comes from long prompts between the steps: smaller prefill chunks lower it. A point is the longest gap of a stream, and opens its trace.",
               q.buckets(itl, q.models),
               links=[panel.runbook('StreamgaugeStreamsStall')],
             ) { w: 12 },
@@ -205,8 +206,8 @@ board.new(
               'suffix: tok',
               [
                 panel.query(q.mean('gen_ai_token_type', 'gen_ai_client_token_usage', q.models), '{{gen_ai_token_type}}'),
-                panel.query(q.mean('', 'gen_ai_client_inference_operation_input_tokens', q.models), 'input'),
-                panel.query(q.mean('', 'gen_ai_client_inference_operation_output_tokens', q.models), 'output'),
+                panel.query(q.mean('', 'gen_ai_client_inference_operation_input_tokens', q.models), 'input, newest names'),
+                panel.query(q.mean('', 'gen_ai_client_inference_operation_output_tokens', q.models), 'output, newest names'),
               ],
             ) { w: 8 },
           ],
@@ -226,7 +227,7 @@ board.new(
             timed(
               'Request duration',
               'From the first byte of the request to the end of the response, of successes. It depends on the length of responses: judge a server by TTFT and ITL.',
-              quantiles('gen_ai_server_request_duration_seconds', q.models + ', error_type=""'),
+              quantiles('gen_ai_server_request_duration_seconds', q.models + ', error_type=""', exemplar=true),
               colors=panel.quantiles,
             ) { w: 8 },
             panel.chart(

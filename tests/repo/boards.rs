@@ -359,7 +359,7 @@ fn a_colour_is_never_the_only_sign() {
 #[test]
 fn exemplars_of_both_latencies_lead_to_traces() {
     let board = board("streamgauge-streaming");
-    for title in ["TTFT", "TTFT, distribution", "ITL", "ITL, distribution"] {
+    for title in ["TTFT", "TTFT, distribution", "ITL, distribution", "Request duration"] {
         let panel = panels(&board).find(|panel| panel["title"] == title).unwrap();
         assert!(list(&panel["targets"]).iter().all(|target| target["exemplar"] == true), "{title}");
     }

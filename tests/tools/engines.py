@@ -32,6 +32,8 @@ def grown(page):
 
 
 class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
     def do_GET(self):
         name = self.path.strip("/")
         path = PAGES / f"{name}.txt"
