@@ -1,4 +1,4 @@
-// What an organisation may change. `dashboards/mixin/render --out DIR` renders the boards with a changed copy of this file.
+// What an organisation may change: in a clone, before `dashboards/mixin/render --out DIR`.
 {
   // Labels that say where a series comes from. A label that a series does not have matches "All".
   // For OTLP ingest with promoted resource attributes: k8s_cluster_name, k8s_namespace_name, k8s_pod_name.

@@ -14,12 +14,13 @@ local itl = 'streamgauge_stream_inter_token_latency_seconds';
 local servers(figure) = [panel.query(figure[server], '%s {{%s}}' % [server, label.instance]) for server in std.objectFields(figure)];
 local ours(expr, legend) = panel.query(expr, 'proxy: ' + legend);
 local marked = { '/^proxy: /': 'purple' };
+local proxies = std.objectFields(marked);
 local phase(name) = q.mean('', phases, q.models + ', phase="%s"' % name);
 
 board.new(
   'engine',
   'Engine beside proxy',
-  "The inference server's own figures beside what the proxy measured for its clients. Purple lines are the proxy's.",
+  "The inference server's own figures beside what the proxy measured for its clients. Dashed purple lines are the proxy's.",
   [
     {
       title: 'Load',
@@ -32,6 +33,7 @@ board.new(
             'none',
             servers(engines.waiting) + [ours(q.level('', 'streamgauge_stream_active', q.proxies + ', phase="waiting"'), 'streams without a token')],
             colors=marked,
+            dashed=proxies,
           ) { w: 8 },
           panel.chart(
             'Running',
@@ -39,6 +41,7 @@ board.new(
             'none',
             servers(engines.running) + [ours(q.level('', 'streamgauge_stream_active', q.proxies + ', phase="streaming"'), 'streams with tokens')],
             colors=marked,
+            dashed=proxies,
           ) { w: 8 },
           panel.chart(
             'Output tokens',
@@ -46,6 +49,7 @@ board.new(
             'suffix: tok/s',
             servers(engines.generated) + [ours(q.rates('', 'streamgauge_stream_output_tokens_total', q.models), 'all models')],
             colors=marked,
+            dashed=proxies,
           ) { w: 8 },
         ],
       }],
@@ -61,6 +65,7 @@ board.new(
             's',
             servers(engines.queueTime) + [ours(phase('headers'), 'to the headers'), ours(q.mean('', ttft, q.models), 'to the first token')],
             colors=marked,
+            dashed=proxies,
           ) { w: 8 },
           panel.chart(
             'Prefill time, mean',
@@ -68,6 +73,7 @@ board.new(
             's',
             servers(engines.prefillTime) + [ours('%s - %s' % ['(%s)' % phase('first_output'), '(%s)' % phase('headers')], 'headers to first output')],
             colors=marked,
+            dashed=proxies,
           ) { w: 8 },
           panel.chart(
             'TTFT, mean',
@@ -75,6 +81,7 @@ board.new(
             's',
             servers(engines.ttft) + [ours(q.mean('', ttft, q.models), 'all models')],
             colors=marked,
+            dashed=proxies,
           ) { w: 8 },
         ],
       }],
@@ -101,6 +108,7 @@ board.new(
               servers(engines.prefixHits) + [ours(q.ratio(q.rates('', 'gen_ai_client_inference_usage_cache_read_input_tokens_total', q.models), q.rates('', 'gen_ai_client_inference_usage_input_tokens_total', q.models)), 'reported in usage')],
               max=1,
               colors=marked,
+              dashed=proxies,
             ) { w: 8 },
             panel.chart(
               'Preemptions',
@@ -108,6 +116,7 @@ board.new(
               'suffix: /s',
               servers(engines.preemptions) + [ours(q.rates('', 'streamgauge_stream_stalls_total', q.models), 'stalls')],
               colors=marked,
+              dashed=proxies,
               links=[panel.runbook('StreamgaugeStreamsStall')],
             ) { w: 8 },
           ],
@@ -127,6 +136,7 @@ board.new(
               's',
               servers(engines.itl) + [ours(q.mean('', itl, q.models), 'all models')],
               colors=marked,
+              dashed=proxies,
             ) { w: 8 },
             panel.chart(
               'Connections to the server',

@@ -76,7 +76,7 @@ board.new(
             'reqps',
             [panel.query(q.rates('outcome', 'streamgauge_replay_requests_total', runs), '{{outcome}}')],
             stack=true,
-            colors={ ok: 'green' },
+            colors={ success: 'green' },
           ) { w: 8 },
           panel.chart(
             'Sent of what is planned',
