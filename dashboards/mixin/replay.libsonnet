@@ -76,7 +76,7 @@ board.new(
             'reqps',
             [panel.query(q.rates('outcome', 'streamgauge_replay_requests_total', runs), '{{outcome}}')],
             stack=true,
-            colors={ success: 'green' },
+            colors={ success: 'green', cancelled: 'blue' },
           ) { w: 8 },
           panel.chart(
             'Sent of what is planned',
