@@ -265,7 +265,8 @@ fn every_query_returns_data_of_real_proxies() {
         let target = format!("http://{demo_listen}");
         command.args(["load", "--rate", "2", "--duration", "1h", "--no-audit", "--target", &target]);
         command.args(["--slo", "run: ttft<=10s"]).arg(format!("--admin={run_admin}"));
-        // Some of its clients leave.
+        // Its streams stall, and some of its clients leave.
+        command.args(["--header", "x-sim-fault: stall=1200ms@10"]);
         command.args(["--cancel-rate", "10%", "--cancel-after", "2tok"]).envs(telemetry("runs", run_admin));
     });
     let engines = tools::engines();
