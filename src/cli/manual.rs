@@ -59,7 +59,7 @@ const CHAPTERS: [Chapter; 17] = [
     chapter!("deploying", "deploy/README.md", "systemd, compose, Kubernetes, OTLP, sizing, troubleshooting"),
     chapter!("runbook", "deploy/prometheus/README.md", "every alert: symptom, where to look, likely cause, remedy"),
     chapter!("settings", "src/config/README.md", "file, environment, flags, defaults"),
-    chapter!("metrics", "dashboards/README.md", "every instrument, the board, PromQL"),
+    chapter!("metrics", "dashboards/README.md", "every instrument, the boards, PromQL"),
     chapter!("definitions", "src/measure/README.md", "TTFT, ITL, TPOT, goodput; SLOs"),
     chapter!("dialects", "src/measure/dialect/README.md", "the APIs that are understood"),
     chapter!("transparency", "src/proxy/README.md", "what the proxy never does; privacy, limits, restarts, errors"),

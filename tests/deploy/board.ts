@@ -1,8 +1,9 @@
-// The board's type is Grafana's own. tests/deploy/run puts `const board = …json… satisfies Board` below this, since
+// A board's type is Grafana's own. tests/deploy/run puts `const board = …json… satisfies Board` below this, since
 // the compiler widens the strings of a JSON file that is imported.
 import type { Dashboard, FieldConfig, Panel, RowPanel } from "@grafana/schema";
 import type * as Heatmap from "@grafana/schema/dist/esm/raw/composable/heatmap/panelcfg/x/HeatmapPanelCfg_types.gen";
 import type * as Stat from "@grafana/schema/dist/esm/raw/composable/stat/panelcfg/x/StatPanelCfg_types.gen";
+import type * as Table from "@grafana/schema/dist/esm/raw/composable/table/panelcfg/x/TablePanelCfg_types.gen";
 import type * as TimeSeries from "@grafana/schema/dist/esm/raw/composable/timeseries/panelcfg/x/TimeSeriesPanelCfg_types.gen";
 
 // What JSON can hold of a type: enums as their values.
@@ -14,9 +15,10 @@ interface Query {
   datasource: { type: "prometheus"; uid: "${datasource}" };
   editorMode: "code";
   expr: string;
-  format: "time_series" | "heatmap";
+  format: "time_series" | "heatmap" | "table";
   legendFormat: string;
-  range: true;
+  range: boolean;
+  instant?: boolean;
   exemplar?: boolean;
 }
 
@@ -31,5 +33,5 @@ type Annotation = NonNullable<NonNullable<Plain<Dashboard>["annotations"]>["list
 
 type Board = Omit<Plain<Dashboard>, "panels" | "annotations"> & {
   annotations: { list: (Annotation | Annotation & { expr: string; step: string; titleFormat: string; textFormat: string })[] };
-  panels: (Plain<RowPanel> | Of<"timeseries", TimeSeries.Options, TimeSeries.FieldConfig> | Of<"heatmap", Heatmap.Options, Heatmap.FieldConfig> | Of<"stat", Stat.Options, object>)[];
+  panels: (Plain<RowPanel> | Of<"timeseries", TimeSeries.Options, TimeSeries.FieldConfig> | Of<"heatmap", Heatmap.Options, Heatmap.FieldConfig> | Of<"stat", Stat.Options, object> | Of<"table", Table.Options, Table.FieldConfig>)[];
 };

@@ -148,7 +148,7 @@ fn real(text: &Value) -> f64 {
     text.as_str().unwrap().parse().unwrap()
 }
 
-fn encoded(text: &str) -> String {
+pub(crate) fn encoded(text: &str) -> String {
     let byte = |byte: u8| if byte.is_ascii_alphanumeric() { char::from(byte).into() } else { format!("%{byte:02X}") };
     text.bytes().map(byte).collect()
 }

@@ -57,11 +57,25 @@ pub(crate) fn llama_with(flags: &[&str]) -> Tool {
 
 /// Prometheus that scrapes `targets` every second and keeps its data in `directory`.
 pub(crate) fn prometheus(directory: &Path, targets: &[SocketAddr]) -> Tool {
+    let targets: Vec<String> = targets.iter().map(SocketAddr::to_string).collect();
+    prometheus_with(directory, &targets, &[])
+}
+
+/// The same with targets of other jobs and paths, and with variables of `tests/tools/start`.
+pub(crate) fn prometheus_with(directory: &Path, targets: &[String], environment: &[(&str, &str)]) -> Tool {
     let addr = address();
-    let own = [addr.port().to_string(), directory.to_str().unwrap().to_owned()];
-    let arguments: Vec<String> = own.into_iter().chain(targets.iter().map(SocketAddr::to_string)).collect();
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    serve("prometheus", addr, &arguments, MINUTE, "/-/ready")
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/start");
+    let running = ChildProcess::start("prometheus", &script, |command| {
+        command.args(["prometheus", &addr.port().to_string()]).arg(directory).args(targets);
+        command.envs(environment.iter().copied());
+    });
+    Tool { running: running.ready(addr, || is_up(addr, "/-/ready")), addr }
+}
+
+/// The pages of `tests/data/server_metrics`, each at its name, with counters that grow.
+pub(crate) fn engines() -> Tool {
+    let addr = address();
+    serve("engines", addr, &[&addr.port().to_string()], MINUTE, "/")
 }
 
 /// An OpenTelemetry collector that passes on.

@@ -1,7 +1,6 @@
 //! `dashboards/` and `deploy/` fit the program: it accepts the commands that they start, and their targets exist.
 //!
-//! `tests/deploy/run` has what needs Prometheus, Grafana's types or Kubernetes' schemas. `tests/real/dashboard.rs` runs
-//! the queries of the board.
+//! `boards.rs` has the boards. `tests/deploy/run` has what needs Prometheus, Grafana's types or Kubernetes' schemas.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -41,101 +40,6 @@ fn texts(value: &Value) -> Vec<&str> {
 
 fn duration(text: &str) -> Duration {
     humantime::parse_duration(text).unwrap()
-}
-
-// ----------------------------------------------------------------------------------------------------------- the board
-
-fn board() -> Value {
-    serde_json::from_str(&read("dashboards/streamgauge.json")).unwrap()
-}
-
-/// The panels that show something.
-fn panels(board: &Value) -> impl Iterator<Item = &Value> {
-    list(&board["panels"]).iter().filter(|panel| panel["type"] != "row")
-}
-
-#[test]
-fn the_board_fills_its_24_columns_without_overlaps_or_holes() {
-    let board = board();
-    let mut taken = BTreeSet::new();
-    let mut height = 0;
-    for panel in list(&board["panels"]) {
-        let [x, y, w, h] = ["x", "y", "w", "h"].map(|side| panel["gridPos"][side].as_u64().unwrap());
-        assert!(x + w <= 24 && w > 0 && h > 0, "{} leaves the grid", panel["title"]);
-        height = height.max(y + h);
-        for cell in (y..y + h).flat_map(|y| (x..x + w).map(move |x| (x, y))) {
-            assert!(taken.insert(cell), "{} lies over another panel at {cell:?}", panel["title"]);
-        }
-    }
-    assert_eq!(taken.len() as u64, 24 * height, "a hole");
-    let ids: BTreeSet<u64> = list(&board["panels"]).iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
-    assert_eq!(ids.len(), list(&board["panels"]).len(), "each id once");
-}
-
-#[test]
-fn every_panel_has_a_description_a_unit_and_a_data_source() {
-    let board = board();
-    for panel in panels(&board) {
-        let title = panel["title"].as_str().unwrap();
-        assert!(panel["description"].as_str().is_some_and(|about| about.ends_with('.')), "{title}: no description");
-        let unit = match &panel["options"]["yAxis"]["unit"] {
-            Value::Null => &panel["fieldConfig"]["defaults"]["unit"],
-            of_heat_map => of_heat_map,
-        };
-        assert!(unit.is_string(), "{title}: no unit");
-        assert_eq!(panel["datasource"]["uid"], "${datasource}", "{title}");
-        for target in list(&panel["targets"]) {
-            assert_eq!(target["datasource"]["uid"], "${datasource}", "{title}");
-        }
-    }
-    assert_eq!((board["schemaVersion"].as_u64(), board["uid"].as_str()), (Some(41), Some("streamgauge")));
-    let variables: Vec<&Value> = list(&board["templating"]["list"]).iter().map(|variable| &variable["name"]).collect();
-    assert_eq!(variables, ["datasource", "model", "slo"]);
-}
-
-#[test]
-fn every_quantile_of_the_board_is_called_what_it_is() {
-    let board = board();
-    for target in panels(&board).flat_map(|panel| list(&panel["targets"])) {
-        let (query, legend) = (target["expr"].as_str().unwrap(), target["legendFormat"].as_str().unwrap());
-        let quantile = query.strip_prefix("histogram_quantile(").and_then(|rest| rest.split(',').next());
-        if let (Some(quantile), Some(called)) = (quantile, legend.strip_prefix('p')) {
-            let percent: f64 = quantile.parse::<f64>().unwrap() * 100.0;
-            assert_eq!(called.parse(), Ok(percent), "{query}");
-        }
-    }
-}
-
-#[test]
-fn every_rate_of_the_board_is_over_the_interval_that_grafana_knows() {
-    let board = board();
-    for panel in panels(&board) {
-        for target in list(&panel["targets"]) {
-            let query = target["expr"].as_str().unwrap();
-            let ranges = query.matches('[').count();
-            assert_eq!(ranges, query.matches("[$__rate_interval]").count(), "{query}");
-            assert_eq!(ranges, query.matches("rate(").count(), "{query}");
-            // Whatever has a model or an SLO is narrowed by the variable; what the whole proxy has is not.
-            let whole = [
-                "http_server",
-                "streamgauge_http",
-                "streamgauge_upstream",
-                "streamgauge_proxy",
-                "streamgauge_reload",
-                "streamgauge_tls",
-                "streamgauge_export",
-                "streamgauge_capture",
-                "streamgauge_replay",
-                "process_",
-            ];
-            if !whole.iter().any(|of_proxy| query.contains(of_proxy)) {
-                assert!(query.contains("gen_ai_request_model=~\"$model\""), "{query}");
-            }
-            if query.contains("streamgauge_slo_") {
-                assert!(query.contains("slo=~\"$slo\""), "{query}");
-            }
-        }
-    }
 }
 
 // ------------------------------------------------------------------------------------------------------------ the alerts
@@ -505,6 +409,10 @@ fn compose_starts_what_exists_and_scrapes_what_listens() {
     let provided = document("deploy/grafana/dashboards/streamgauge.yaml")["providers"][0]["options"]["path"].clone();
     let grafana = texts(&services["grafana"]["volumes"]);
     assert!(grafana.contains(&&*format!("../dashboards:{}:ro", provided.as_str().unwrap())), "{grafana:?}");
+    let home = services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"].as_str().unwrap();
+    let home = home.strip_prefix(provided.as_str().unwrap()).unwrap().to_owned();
+    assert_eq!(home, "/streamgauge-fleet.json", "an operator starts with the fleet");
+    assert!(root().join("dashboards").join(&home[1..]).exists());
     let source = document("deploy/grafana/datasources/prometheus.yaml")["datasources"][0]["url"].clone();
     assert_eq!(source, format!("http://prometheus:{}", port(texts(&services["prometheus"]["ports"])[0])));
 }

@@ -6,6 +6,7 @@
 mod pod;
 
 mod architecture;
+mod boards;
 mod circles;
 mod data_protection;
 mod deploy;
