@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::segments::Retention;
+use crate::measure::sample_share::SampleShare;
 use crate::measure::time::Gap;
 
 /// Settings of a capture.
@@ -22,6 +23,8 @@ pub struct CaptureSettings {
     pub block: usize,
     /// Successes before a model name is written.
     pub names: usize,
+    /// Share of sessions to keep.
+    pub sample: SampleShare,
     /// Where requests carry their session id.
     pub session: Option<SessionField>,
     /// Limits on stored segments.

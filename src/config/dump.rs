@@ -13,7 +13,7 @@ use crate::measure::time::Gap;
 
 /// Settings that need a restart: those that name an address, a file or a protocol, and those with which threads and
 /// listeners are created. Limits, rules and the named files' contents can change at run time.
-const NEED_RESTART: [&str; 26] = [
+const NEED_RESTART: [&str; 27] = [
     "listen",
     "admin",
     "upstream",
@@ -37,6 +37,7 @@ const NEED_RESTART: [&str; 26] = [
     "capture_key_rotate",
     "capture_session",
     "capture_names",
+    "capture_sample",
     "capture_keep_bytes",
     "capture_keep_age",
     "log_format",
@@ -91,6 +92,7 @@ impl ProxyConfig {
             ("capture_key_rotate", json!(self.capture.rotate)),
             ("capture_session", json!(self.capture.session.to_string())),
             ("capture_names", json!(self.capture.names)),
+            ("capture_sample", json!(self.capture.sample.to_string())),
             ("capture_keep_bytes", json!(self.capture.keep_bytes)),
             ("capture_keep_age", json!(format_duration(self.capture.keep_age))),
             ("access_log", json!(self.access_log)),

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::measure::dialect::Routes;
 use crate::measure::request_class::RequestClasses;
+use crate::measure::sample_share::SampleShare;
 use crate::measure::slo::Slos;
 use crate::measure::time::Gap;
 
@@ -94,6 +95,8 @@ pub struct CaptureConfig {
     pub session: SessionKey,
     /// Successful requests before a model's name is written. 1: a name that a server has accepted is the server's.
     pub names: usize,
+    /// Share of sessions that are captured. All: a replay needs the whole load.
+    pub sample: SampleShare,
     /// Limit on the size of all segments. 10 GiB: ten million requests, and no disk is filled by accident.
     pub keep_bytes: usize,
     /// Limit on the age of segments. One week: every kind of day once.

@@ -190,6 +190,10 @@ pub struct RawSettings {
     #[arg(long, help_heading = "Capture", value_name = "COUNT")]
     pub capture_names: Option<u64>,
 
+    /// Capture this share of sessions, whole and the same with one key in every proxy, e.g. 5%
+    #[arg(long, help_heading = "Capture", value_name = "SHARE")]
+    pub capture_sample: Option<String>,
+
     /// Delete the oldest captured segments above this total size, in bytes or e.g. 10G
     #[arg(long, help_heading = "Capture", value_name = "BYTES")]
     #[schemars(extend("type" = ["integer", "string", "null"]))]

@@ -21,6 +21,7 @@ use super::raw_settings::SETTINGS;
 use super::upstream::{ServerAddress, is_host};
 use crate::measure::dialect::{Route, Routes};
 use crate::measure::request_class::{RequestClass, RequestClasses, is_plain_name};
+use crate::measure::sample_share::SampleShare;
 use crate::measure::slo::{Slo, Slos};
 use crate::measure::time::Gap;
 
@@ -277,6 +278,8 @@ impl SettingsReader<'_> {
         );
         let names = self.number("capture_names");
         let rotate = self.boolean("capture_key_rotate");
+        let sample = self.texts("capture_sample").pop();
+        let sample = sample.and_then(|text| self.parse("capture_sample", &text, SampleShare::from_str));
         let session = self.session();
         let (keep_bytes, keep_age) =
             (self.bytes("capture_keep_bytes"), self.time("capture_keep_age", defaults::CAPTURE_KEEP_AGE_BOUNDS));
@@ -293,6 +296,7 @@ impl SettingsReader<'_> {
             rotate: rotate?,
             session: session?,
             names: names?,
+            sample: sample?,
             keep_bytes: keep_bytes?,
             keep_age: keep_age?,
         })

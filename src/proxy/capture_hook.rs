@@ -44,6 +44,7 @@ pub fn start(
         rotate: config.rotate,
         block: config.block,
         names: config.names,
+        sample: config.sample,
         session,
         retention: Retention { bytes: config.keep_bytes as u64, age: config.keep_age },
     };

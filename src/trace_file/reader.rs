@@ -54,6 +54,10 @@ pub struct TraceReader {
 /// Damage of a segment that is later by name but earlier by the wall clock, because the clock was set back.
 const STARTS_BEFORE_FIRST_SEGMENT: &str = "it began before the first segment: rows from before that are put at zero";
 
+/// Damage of a segment with a larger or smaller share of the sessions.
+const OTHER_SAMPLE: &str =
+    "it has another share of the sessions than the first segment: counts of the two are not comparable";
+
 const ALL_TIMES: Range<u64> = 0..u64::MAX;
 
 impl TraceReader {
@@ -126,6 +130,9 @@ impl TraceReader {
             };
             if meaning(&header) != meaning(&self.header) {
                 return Err(ReadError::BlockMismatch { path: segment.lines.path });
+            }
+            if header.sample != self.header.sample {
+                self.damage.push(segment.lines.damage(OTHER_SAMPLE));
             }
             if let (Some(here), Some(there)) = (header.started_unix_ns, self.header.started_unix_ns) {
                 segment.shift = i128::from(here) - i128::from(there);

@@ -19,6 +19,7 @@ use streamgauge::config::{CaptureConfig as Config, SessionKey};
 use streamgauge::measure::dialect;
 use streamgauge::measure::observer::{ResponseHead, StreamObserver};
 use streamgauge::measure::record::{Ending, RequestRecord, StampSource};
+use streamgauge::measure::sample_share::SampleShare;
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::time::{Gap, Stamp};
 use streamgauge::proxy::capture_hook;
@@ -101,6 +102,7 @@ fn capture(folder: &Path, tokenizer: Option<PathBuf>) -> CaptureRecorder {
         rotate: false,
         session: SessionKey::Inferred,
         names: 1,
+        sample: SampleShare::ALL,
         keep_bytes: 1 << 30,
         keep_age: Gap::from_millis(3_600_000),
     };

@@ -10,5 +10,6 @@ mod disk;
 mod probes;
 mod prompts;
 mod recorder;
+mod sampling;
 mod settings;
 mod trace_file;

@@ -132,7 +132,7 @@ fn check_prints_what_is_in_force_and_where_it_comes_from() {
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318");
     command.env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=s3cret").env("OTEL_TRACES_EXPORTER", "none");
     let stdout = "\
-# Streamgauge 0.1.0, configuration d597d4127b88b9ed
+# Streamgauge 0.1.0, configuration 4f1efde3cc84d159
 listen: 127.0.0.1:8080  # default
 admin: 127.0.0.1:9464  # default
 admin_hosts: none  # default
@@ -176,6 +176,7 @@ capture_key: null  # default
 capture_key_rotate: false  # default
 capture_session: inferred  # default
 capture_names: 1  # default
+capture_sample: 100%  # default
 capture_keep_bytes: 10737418240  # default
 capture_keep_age: 168h  # default
 access_log: true  # flag --access-log
@@ -184,7 +185,7 @@ log_level: info  # default
 # OTLP metrics: http/protobuf to http://collector:4318/v1/metrics with headers authorization every 1m
 # OTLP traces: off by OTEL_TRACES_EXPORTER
 # OTLP logs: http/protobuf to http://collector:4318/v1/logs with headers authorization every 1s
-# scrape: at most 214004 series and 99157656 bytes of text, if every model of max_models has every route, status and ending (names of 64 bytes)
+# scrape: at most 214006 series and 99158258 bytes of text, if every model of max_models has every route, status and ending (names of 64 bytes)
 ";
     let stderr =
         "warning: STREAMGAUGE_DRIAN is not a setting and is ignored; did you mean STREAMGAUGE_DRAIN?\n".to_owned();

@@ -11,6 +11,7 @@ use streamgauge::config::{
     LogLevel, ProxyConfig, RawSettings, SessionKey, TailSampling, TlsFiles, UpstreamConfig, UpstreamHttp, schema,
 };
 use streamgauge::measure::dialect::Routes;
+use streamgauge::measure::sample_share::SampleShare;
 use streamgauge::measure::time::Gap;
 use tempfile::TempDir;
 
@@ -64,7 +65,7 @@ const UPSTREAM: (&str, &str) = ("STREAMGAUGE_UPSTREAM", "http://127.0.0.1:8000")
 
 /// For every setting three values that differ from its default, in their effective form. `upstream` is https
 /// throughout, because certificates need it; `PEM` stands for a file that exists.
-const SAMPLES: [(&str, [&str; 3]); 46] = [
+const SAMPLES: [(&str, [&str; 3]); 47] = [
     ("listen", ["0.0.0.0:1", "0.0.0.0:2", "[::1]:3"]),
     ("admin", ["0.0.0.0:4", "0.0.0.0:5", "0.0.0.0:6"]),
     ("admin_hosts", ["gauge", "a.example,*.svc", "*"]),
@@ -106,6 +107,7 @@ const SAMPLES: [(&str, [&str; 3]); 46] = [
     ("capture_key_rotate", ["true", "true", "true"]),
     ("capture_session", ["header:x-session-id", "body:metadata.user_id", "header:a"]),
     ("capture_names", ["2", "3", "1000000"]),
+    ("capture_sample", ["5%", "0.1%", "50%"]),
     ("capture_keep_bytes", ["1048576", "2000000", "1099511627776"]),
     ("capture_keep_age", ["1m", "24h", "87600h"]),
     ("access_log", ["true", "true", "true"]),
@@ -223,6 +225,7 @@ fn the_defaults_are_those_that_are_documented() {
             rotate: false,
             session: SessionKey::Inferred,
             names: 1,
+            sample: SampleShare::ALL,
             keep_bytes: 10 << 30,
             keep_age: seconds(7 * 86_400),
         },
@@ -408,6 +411,7 @@ fn what_cannot_be_believed_is_named_with_its_place_and_the_remedy() {
             "cookie:a",
             "expected header:NAME, body:FIELD (as in body:metadata.user_id) or inferred, found `cookie:a`".to_owned(),
         ),
+        ("capture_sample", "0%", "expected a percentage above 0% and up to 100%, as in 5% or 0.1%".to_owned()),
         ("capture_names", "0", "expected a whole number from 1 to 1000000, found `0`".to_owned()),
         (
             "capture_keep_bytes",
@@ -703,7 +707,7 @@ fn the_default_block_length_depends_on_its_unit() {
 #[test]
 fn the_digest_names_the_values_and_not_how_they_were_typed() {
     let digest = |flags: &[&str]| load("upstream: http://a", flags, &[]).unwrap().config.digest();
-    assert_eq!(digest(&["--workers=2"]), "3eef565b48939592");
+    assert_eq!(digest(&["--workers=2"]), "712cf93c2af18602");
     assert_eq!(digest(&["--workers=2", "--stall=1000ms"]), digest(&["--workers=2"]));
     assert_ne!(digest(&["--workers=2", "--stall=1001ms"]), digest(&["--workers=2"]));
 }
@@ -734,6 +738,7 @@ fn a_reload_takes_bounds_and_rules_and_holds_places() {
         "capture_key_rotate",
         "capture_session",
         "capture_names",
+        "capture_sample",
         "capture_keep_bytes",
         "capture_keep_age",
         "log_format",

@@ -109,6 +109,8 @@ const COLUMNS: &[(&str, ParquetColumn)] = &[
     ("wanted_abort_after", Integer(|row| row.wanted.abort_after)),
     ("upstream", Text(|row| row.upstream.clone())),
     ("class", Text(|row| (!row.class.is_empty()).then(|| json(&row.class)))),
+    ("slo_ttft", Integer(|row| row.slo.as_ref()?.ttft)),
+    ("slo_tpot", Integer(|row| row.slo.as_ref()?.tpot)),
 ];
 
 /// Serialized name of an enum variant.
