@@ -27,6 +27,8 @@ pub struct CaptureSettings {
     pub sample: SampleShare,
     /// Where requests carry their session id.
     pub session: Option<SessionField>,
+    /// Whether closed segments are rewritten as Parquet.
+    pub parquet: bool,
     /// Limits on stored segments.
     pub retention: Retention,
 }

@@ -13,7 +13,7 @@ use crate::measure::time::Gap;
 
 /// Settings that need a restart: those that name an address, a file or a protocol, and those with which threads and
 /// listeners are created. Limits, rules and the named files' contents can change at run time.
-const NEED_RESTART: [&str; 27] = [
+const NEED_RESTART: [&str; 28] = [
     "listen",
     "admin",
     "upstream",
@@ -38,6 +38,7 @@ const NEED_RESTART: [&str; 27] = [
     "capture_session",
     "capture_names",
     "capture_sample",
+    "capture_format",
     "capture_keep_bytes",
     "capture_keep_age",
     "log_format",
@@ -93,6 +94,7 @@ impl ProxyConfig {
             ("capture_session", json!(self.capture.session.to_string())),
             ("capture_names", json!(self.capture.names)),
             ("capture_sample", json!(self.capture.sample.to_string())),
+            ("capture_format", json!(self.capture.format)),
             ("capture_keep_bytes", json!(self.capture.keep_bytes)),
             ("capture_keep_age", json!(format_duration(self.capture.keep_age))),
             ("access_log", json!(self.access_log)),

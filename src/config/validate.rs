@@ -280,7 +280,7 @@ impl SettingsReader<'_> {
         let rotate = self.boolean("capture_key_rotate");
         let sample = self.texts("capture_sample").pop();
         let sample = sample.and_then(|text| self.parse("capture_sample", &text, SampleShare::from_str));
-        let session = self.session();
+        let (session, format) = (self.session(), self.enum_value("capture_format"));
         let (keep_bytes, keep_age) =
             (self.bytes("capture_keep_bytes"), self.time("capture_keep_age", defaults::CAPTURE_KEEP_AGE_BOUNDS));
         if folder.is_none() && self.problems.len() == before {
@@ -297,6 +297,7 @@ impl SettingsReader<'_> {
             session: session?,
             names: names?,
             sample: sample?,
+            format: format?,
             keep_bytes: keep_bytes?,
             keep_age: keep_age?,
         })

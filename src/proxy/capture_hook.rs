@@ -45,6 +45,7 @@ pub fn start(
         block: config.block,
         names: config.names,
         sample: config.sample,
+        parquet: config.format == config::CaptureFormat::Parquet,
         session,
         retention: Retention { bytes: config.keep_bytes as u64, age: config.keep_age },
     };

@@ -175,6 +175,7 @@ fn a_capture_takes_nothing_for_a_chunk_and_for_a_streams_gaps_only_as_they_doubl
         block: 512,
         names: 1,
         sample: SampleShare::ALL,
+        parquet: false,
         session: None,
         retention: Retention { bytes: u64::MAX, age: Gap::from_nanos(u64::MAX) },
     };

@@ -7,6 +7,8 @@ mod support;
 
 mod classes;
 mod disk;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod probes;
 mod prompts;
 mod recorder;

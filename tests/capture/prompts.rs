@@ -356,6 +356,7 @@ impl Alone {
             block: 16,
             names: 1,
             sample: SampleShare::ALL,
+            parquet: false,
             session: Some(SessionField::Header("x-user".to_owned())),
             retention: Retention { bytes: u64::MAX, age },
         };

@@ -132,7 +132,7 @@ fn check_prints_what_is_in_force_and_where_it_comes_from() {
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318");
     command.env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=s3cret").env("OTEL_TRACES_EXPORTER", "none");
     let stdout = "\
-# Streamgauge 0.1.0, configuration 4f1efde3cc84d159
+# Streamgauge 0.1.0, configuration 988e24583ab51040
 listen: 127.0.0.1:8080  # default
 admin: 127.0.0.1:9464  # default
 admin_hosts: none  # default
@@ -177,6 +177,7 @@ capture_key_rotate: false  # default
 capture_session: inferred  # default
 capture_names: 1  # default
 capture_sample: 100%  # default
+capture_format: jsonl  # default
 capture_keep_bytes: 10737418240  # default
 capture_keep_age: 168h  # default
 access_log: true  # flag --access-log

@@ -7,8 +7,9 @@ use clap::Parser;
 use proptest::prelude::*;
 use serde_json::Value;
 use streamgauge::config::{
-    CaptureConfig, ClientIdentity, ConfigSource, ForwardingHeaders, Limits, LoadedConfig, LogConfig, LogFormat,
-    LogLevel, ProxyConfig, RawSettings, SessionKey, TailSampling, TlsFiles, UpstreamConfig, UpstreamHttp, schema,
+    CaptureConfig, CaptureFormat, ClientIdentity, ConfigSource, ForwardingHeaders, Limits, LoadedConfig, LogConfig,
+    LogFormat, LogLevel, ProxyConfig, RawSettings, SessionKey, TailSampling, TlsFiles, UpstreamConfig, UpstreamHttp,
+    schema,
 };
 use streamgauge::measure::dialect::Routes;
 use streamgauge::measure::sample_share::SampleShare;
@@ -65,7 +66,7 @@ const UPSTREAM: (&str, &str) = ("STREAMGAUGE_UPSTREAM", "http://127.0.0.1:8000")
 
 /// For every setting three values that differ from its default, in their effective form. `upstream` is https
 /// throughout, because certificates need it; `PEM` stands for a file that exists.
-const SAMPLES: [(&str, [&str; 3]); 47] = [
+const SAMPLES: [(&str, [&str; 3]); 48] = [
     ("listen", ["0.0.0.0:1", "0.0.0.0:2", "[::1]:3"]),
     ("admin", ["0.0.0.0:4", "0.0.0.0:5", "0.0.0.0:6"]),
     ("admin_hosts", ["gauge", "a.example,*.svc", "*"]),
@@ -108,6 +109,7 @@ const SAMPLES: [(&str, [&str; 3]); 47] = [
     ("capture_session", ["header:x-session-id", "body:metadata.user_id", "header:a"]),
     ("capture_names", ["2", "3", "1000000"]),
     ("capture_sample", ["5%", "0.1%", "50%"]),
+    ("capture_format", ["parquet", "parquet", "parquet"]),
     ("capture_keep_bytes", ["1048576", "2000000", "1099511627776"]),
     ("capture_keep_age", ["1m", "24h", "87600h"]),
     ("access_log", ["true", "true", "true"]),
@@ -226,6 +228,7 @@ fn the_defaults_are_those_that_are_documented() {
             session: SessionKey::Inferred,
             names: 1,
             sample: SampleShare::ALL,
+            format: CaptureFormat::Jsonl,
             keep_bytes: 10 << 30,
             keep_age: seconds(7 * 86_400),
         },
@@ -707,7 +710,7 @@ fn the_default_block_length_depends_on_its_unit() {
 #[test]
 fn the_digest_names_the_values_and_not_how_they_were_typed() {
     let digest = |flags: &[&str]| load("upstream: http://a", flags, &[]).unwrap().config.digest();
-    assert_eq!(digest(&["--workers=2"]), "712cf93c2af18602");
+    assert_eq!(digest(&["--workers=2"]), "c8a0f4237a87a7f1");
     assert_eq!(digest(&["--workers=2", "--stall=1000ms"]), digest(&["--workers=2"]));
     assert_ne!(digest(&["--workers=2", "--stall=1001ms"]), digest(&["--workers=2"]));
 }
@@ -739,6 +742,7 @@ fn a_reload_takes_bounds_and_rules_and_holds_places() {
         "capture_session",
         "capture_names",
         "capture_sample",
+        "capture_format",
         "capture_keep_bytes",
         "capture_keep_age",
         "log_format",

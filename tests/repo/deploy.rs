@@ -126,12 +126,13 @@ fn every_rate_of_the_board_is_over_the_interval_that_grafana_knows() {
                 "streamgauge_export",
                 "streamgauge_capture",
                 "streamgauge_replay",
+                "streamgauge_slo_invalid_limits",
                 "process_",
             ];
             if !whole.iter().any(|of_proxy| query.contains(of_proxy)) {
                 assert!(query.contains("gen_ai_request_model=~\"$model\""), "{query}");
             }
-            if query.contains("streamgauge_slo_") {
+            if query.contains("streamgauge_slo_") && !query.contains("streamgauge_slo_invalid_limits") {
                 assert!(query.contains("slo=~\"$slo\""), "{query}");
             }
         }

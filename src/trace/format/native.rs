@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::super::entry_fields::EntryFields;
 use super::super::{Error, Trace, TraceProblem};
 use super::{ConversionLosses, FormatWriter, InputSource, ReadOptions, TraceFormat, TraceOutput, WriteError, has_keys};
+use crate::trace_file::PARQUET_MAGIC;
 use crate::trace_file::reader::{ReadError, TraceReader};
 use crate::trace_file::row::{TraceEntry, TraceHeader};
 
@@ -32,7 +33,7 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
 /// Bytes of the first rows that are searched for unknown fields, from a newer version or a misspelled name.
 const UNKNOWN_FIELDS_SAMPLE_BYTES: usize = 1 << 20;
 
-fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
+pub(super) fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
     let losses = ConversionLosses::default();
     // Frames are read through their path, so that the reader continues after a damaged frame. Other inputs are read as
     // streams.
@@ -40,7 +41,8 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
         InputSource::Folder(path) => (path.clone(), TraceReader::open(&path)),
         InputSource::Stream(stream) => {
             let path = PathBuf::from(&stream.name);
-            let reader = match stream.in_frames && stream.folder.is_some() {
+            let reader = match (stream.in_frames || stream.sample.starts_with(PARQUET_MAGIC)) && stream.folder.is_some()
+            {
                 true => TraceReader::open(&path),
                 false => TraceReader::from_stream(&path, stream.into_reader()),
             };
