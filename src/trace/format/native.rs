@@ -1,14 +1,13 @@
 //! The native format, written by the proxy's capture.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use super::super::entry_fields::EntryFields;
 use super::super::{Error, Trace, TraceProblem};
 use super::{ConversionLosses, FormatWriter, InputSource, ReadOptions, TraceFormat, TraceOutput, WriteError, has_keys};
-use crate::trace_file::PARQUET_MAGIC;
 use crate::trace_file::reader::{ReadError, TraceReader};
 use crate::trace_file::row::{TraceEntry, TraceHeader};
 
@@ -34,21 +33,29 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
 const UNKNOWN_FIELDS_SAMPLE_BYTES: usize = 1 << 20;
 
 pub(super) fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
-    let losses = ConversionLosses::default();
     // Frames are read through their path, so that the reader continues after a damaged frame. Other inputs are read as
     // streams.
     let (path, reader) = match source {
         InputSource::Folder(path) => (path.clone(), TraceReader::open(&path)),
         InputSource::Stream(stream) => {
             let path = PathBuf::from(&stream.name);
-            let reader = match (stream.in_frames || stream.sample.starts_with(PARQUET_MAGIC)) && stream.folder.is_some()
-            {
+            let reader = match stream.in_frames && stream.folder.is_some() {
                 true => TraceReader::open(&path),
                 false => TraceReader::from_stream(&path, stream.into_reader()),
             };
             (path, reader)
         }
     };
+    read_rows(&path, reader, options)
+}
+
+/// Reads the rows of our own trace; `path` appears only in messages.
+pub(super) fn read_rows(
+    path: &Path,
+    reader: Result<TraceReader, ReadError>,
+    options: &ReadOptions,
+) -> Result<Trace, Error> {
+    let losses = ConversionLosses::default();
     let file = path.display().to_string();
     let mut reader = reader.map_err(|error| to_trace_error(error, &file))?;
     let header = reader.header().clone();

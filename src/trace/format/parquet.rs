@@ -1,9 +1,15 @@
 //! Parquet files of our own rows ([`trace_file::parquet`](crate::trace_file::parquet)).
 
+use std::path::PathBuf;
+
+use bytes::Bytes;
+
 use super::super::entry_fields::EntryFields;
-use super::{FormatWriter, InputSource, TraceFormat, TraceOutput, TraceProblem, WriteError, native};
+use super::super::{Error, Trace};
+use super::{FormatWriter, InputSource, ReadOptions, TraceFormat, TraceOutput, TraceProblem, WriteError, native};
 use crate::trace_file::PARQUET_MAGIC;
-use crate::trace_file::parquet::ParquetWriter;
+use crate::trace_file::parquet::{ParquetLines, ParquetWriter};
+use crate::trace_file::reader::TraceReader;
 use crate::trace_file::row::{TraceEntry, TraceHeader};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
@@ -13,13 +19,26 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
     time_unit: "nanoseconds",
     detected_by: "its first bytes",
     detect: |source| matches!(source, InputSource::Stream(stream) if stream.sample.starts_with(PARQUET_MAGIC)),
-    read: Some(native::read),
+    read: Some(read),
     write: Some(write),
     unsupported_reason: "",
     fields: EntryFields::ALL,
     has_wall_clock: true,
     delta_fields: Some(EntryFields::NONE),
 };
+
+/// Reads a file row by row. A pipe is read whole, because the schema stands at its end.
+fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
+    let InputSource::Stream(stream) = source else { return native::read(source, options) };
+    let path = PathBuf::from(&stream.name);
+    if stream.folder.is_some() {
+        return native::read_rows(&path, TraceReader::open(&path), options);
+    }
+    let name = stream.name.clone();
+    let lines = ParquetLines::open(Bytes::from(stream.read_all()?));
+    let lines = lines.map_err(|error| TraceProblem::new(error.to_string()).at_line(&name, None))?;
+    native::read_rows(&path, TraceReader::from_stream(&path, Box::new(lines)), options)
+}
 
 fn write(header: &TraceHeader, out: TraceOutput) -> Result<Box<dyn FormatWriter>, TraceProblem> {
     let writer = ParquetWriter::new(header, out).map_err(|error| TraceProblem::new(error.to_string()))?;
@@ -49,7 +68,6 @@ mod tests {
     use crate::measure::time::Gap;
     use crate::measure::timeline::TokenEvent;
     use crate::trace_file::gaps::pack;
-    use crate::trace_file::reader::TraceReader;
 
     #[test]
     fn every_field_of_a_row_is_a_column_and_comes_back() {

@@ -3,11 +3,10 @@
 //! Memory is bounded by one row group's pages and one batch of rows.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::{self, BufRead, Read};
 
 use parquet::errors::ParquetError;
-use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::reader::{ChunkReader, FileReader, SerializedFileReader};
 use parquet::record::reader::RowIter;
 use parquet::record::{Field, List, ListAccessor as _, Row};
 use parquet::schema::types::Type;
@@ -29,11 +28,11 @@ pub struct ParquetLines {
 }
 
 impl ParquetLines {
-    /// Opens a file and reads its header.
+    /// Opens a file, or the bytes of one, and reads its header.
     ///
     /// # Errors
     /// If it is no Parquet file, or this program did not write it.
-    pub fn open(file: File) -> io::Result<Self> {
+    pub fn open(file: impl ChunkReader + 'static) -> io::Result<Self> {
         let reader = SerializedFileReader::new(file).map_err(to_io)?;
         let about = reader.metadata().file_metadata();
         let header = about.key_value_metadata().into_iter().flatten().find(|entry| entry.key == HEADER_KEY);
