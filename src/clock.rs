@@ -84,7 +84,10 @@ impl Clock {
 
     /// Wall-clock time of a stamp, in nanoseconds since 1970. For export only.
     pub fn unix_nanos(&self, at: Stamp) -> u64 {
-        let (mono, wall) = (self.now(), wall());
+        let (mono, wall) = match self {
+            Self::Monotonic => (self.now(), wall()),
+            Self::Manual(manual) => (Stamp::default(), manual.zero_unix_nanos),
+        };
         if at >= mono {
             wall.saturating_add(at.since(mono).as_nanos())
         } else {
@@ -121,12 +124,19 @@ impl ClockReading {
 #[derive(Clone, Debug)]
 pub struct ManualClock {
     now: Arc<watch::Sender<Stamp>>,
+    /// Wall time of the start of its time line.
+    zero_unix_nanos: u64,
 }
 
 impl ManualClock {
-    /// Creates a clock at the start of its time line.
+    /// Creates a clock at the start of its time line, which is now.
     pub fn new() -> Self {
-        Self { now: Arc::new(watch::Sender::new(Stamp::default())) }
+        Self::starting_at(wall())
+    }
+
+    /// Creates a clock at the start of its time line, which is at this wall time, in nanoseconds since 1970.
+    pub fn starting_at(zero_unix_nanos: u64) -> Self {
+        Self { now: Arc::new(watch::Sender::new(Stamp::default())), zero_unix_nanos }
     }
 
     /// Advances the clock and wakes all waiting tasks.

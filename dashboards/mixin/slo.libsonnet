@@ -93,9 +93,12 @@ board.new(
             ) { w: 8 },
             panel.chart(
               'Violations by objective',
-              'Objectives missed per second; a request can miss several. ttft: look at the queue and the prompts. itl and tpot: at the batch and at preemption. error: at how streams end.',
+              'Objectives missed per second; a request can miss several. ttft: look at the queue and the prompts. itl and tpot: at the batch and at preemption. error: at how streams end. A limit in a header that is no number of milliseconds is invalid and judges nothing.',
               'suffix: /s',
-              [panel.query(q.rates('slo, objective', 'streamgauge_slo_violations_total', q.slos), '{{slo}} {{objective}}')],
+              [
+                panel.query(q.rates('slo, objective', 'streamgauge_slo_violations_total', q.slos), '{{slo}} {{objective}}'),
+                panel.query(q.rates('objective', 'streamgauge_slo_invalid_limits_total', q.proxies) + ' > 0', 'invalid limit in a header, {{objective}}'),
+              ],
               stack=true,
               links=[alert],
             ) { w: 8 },

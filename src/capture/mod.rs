@@ -37,6 +37,11 @@
 
 mod body_decoding;
 pub mod body_memory;
+#[cfg(feature = "parquet")]
+mod converter;
+#[cfg(not(feature = "parquet"))]
+#[path = "no_converter.rs"]
+mod converter;
 mod error;
 pub mod key;
 pub mod media;

@@ -28,6 +28,8 @@ use crate::trace_file::row::{PartKind, PromptPart};
 const BLOCK_PURPOSE: &[u8] = b"block";
 /// Separates the digests of messages.
 const MESSAGES_PURPOSE: &[u8] = b"messages";
+/// Separates the digests of conversations.
+const CONVERSATION_PURPOSE: &[u8] = b"conversation";
 /// Maximum non-text parts recorded per request.
 const MAX_PARTS: usize = 256;
 /// Maximum messages per request whose end a later turn may continue.
@@ -58,6 +60,9 @@ pub struct PromptDigest {
     pub parts: Vec<PromptPart>,
     /// Hash of everything up to the end of each message. Comparable within this process only; never written.
     pub messages: Vec<u64>,
+    /// Keyed digest of everything up to the end of the first message of the user, which all turns of a conversation
+    /// share. Only for samples; equal in all processes with one key.
+    pub conversation: Option<u64>,
 }
 
 /// The unit that blocks are cut by.
@@ -103,6 +108,8 @@ pub struct PromptHasher {
     /// is enough.
     message_hasher: AHasher,
     message_hash_state: RandomState,
+    /// Hash of the conversation's beginning; `None` unless the capture is a sample.
+    conversation: Option<Box<blake3::Hasher>>,
     digest: PromptDigest,
 }
 
@@ -121,10 +128,17 @@ impl PromptHasher {
             tokenized_bytes: 0,
             message_hasher: messages.build_hasher(),
             message_hash_state: messages,
+            conversation: None,
             digest: PromptDigest::default(),
         };
         digester.restart();
         digester
+    }
+
+    /// Also digests the beginning of each conversation.
+    pub fn with_conversations(mut self) -> Self {
+        self.conversation = Some(Box::new(self.key.hasher(CONVERSATION_PURPOSE)));
+        self
     }
 
     /// The unit and size of blocks.
@@ -151,6 +165,9 @@ impl PromptHasher {
     fn restart(&mut self) {
         self.message_hasher = self.message_hash_state.build_hasher();
         (self.block_tokens, self.tokenized_bytes) = (0, 0);
+        if let Some(conversation) = &mut self.conversation {
+            reset_hasher(conversation, CONVERSATION_PURPOSE);
+        }
         match self.chunking {
             BlockChunking::Bytes(_) => self.begin_bytes(&[0; 32]),
             BlockChunking::Tokens(..) => {
@@ -233,6 +250,9 @@ impl PromptHasher {
     fn hash_bytes(&mut self, bytes: &[u8]) {
         self.digest.bytes += bytes.len() as u64;
         self.message_hasher.write(bytes);
+        if let Some(conversation) = self.conversation.as_mut().filter(|_| self.digest.conversation.is_none()) {
+            conversation.update(bytes);
+        }
         if let BlockChunking::Bytes(size) = self.chunking {
             self.push_bytes(bytes, size);
         }
@@ -293,8 +313,12 @@ impl PromptSink for PromptHasher {
         self.digest.parts.push(PromptPart { kind, bytes, size: size.flatten() });
     }
 
-    fn message_ends(&mut self) {
+    fn message_ends(&mut self, by_user: bool) {
         self.flush();
+        if let Some(conversation) = self.conversation.as_ref().filter(|_| by_user && self.digest.conversation.is_none())
+        {
+            self.digest.conversation = Some(truncate(conversation.finalize().as_bytes()));
+        }
         if self.digest.messages.len() < MAX_MESSAGES {
             self.digest.messages.push(self.message_hasher.finish());
         }

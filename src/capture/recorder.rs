@@ -107,7 +107,10 @@ impl CaptureRecorder {
         clock: Clock,
     ) -> Result<Self, CaptureError> {
         let failed = |error| CaptureError::new(&settings.folder, error);
-        let folder = open(&settings.folder, settings.retention, ClockReading::now(&clock)).map_err(failed)?;
+        let mut folder = open(&settings.folder, settings.retention, ClockReading::now(&clock)).map_err(failed)?;
+        if settings.parquet {
+            folder.write_parquet().map_err(failed)?;
+        }
         let key = CaptureKey::load_or_create(&settings.folder, settings.key.as_deref()).map_err(failed)?;
         let (queue, notes) = sync_channel(MAX_QUEUED_MESSAGES);
         let (counts, stop) = (Arc::<CaptureStats>::default(), Arc::<AtomicBool>::default());

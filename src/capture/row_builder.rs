@@ -12,7 +12,7 @@ use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
 use crate::trace_file::gaps::pack;
 use crate::trace_file::response_fields::response_fields;
-use crate::trace_file::row::{BYTES_PER_TOKEN, BlockUnit, PromptShape, RequestParams, Timing, TraceEntry};
+use crate::trace_file::row::{BYTES_PER_TOKEN, BlockUnit, PromptShape, RequestParams, SloLimits, Timing, TraceEntry};
 
 #[derive(Clone, Copy)]
 pub(super) struct RowRounding {
@@ -129,6 +129,7 @@ pub(super) fn build_row(
         think: turn.and_then(|turn| turn.think).map(|think| rounding.nanos(think.as_nanos())),
         in_flight: Some(following.in_flight),
         class: shape.classes.clone(),
+        slo: SloLimits::of(shape.slo),
         upstream: shape.server.as_ref().map(|(host, port)| [host, ":", itoa::Buffer::new().format(*port)].concat()),
         timing: Timing {
             gaps: (!gaps.is_empty()).then(|| pack(&rounding.gaps(gaps))),

@@ -22,9 +22,11 @@ use std::thread;
 use nix::libc::{EINVAL, EISDIR, EOPNOTSUPP, O_TMPFILE};
 use nix::unistd::{AccessFlags, access};
 
+use super::converter::SegmentConverter;
 use super::segment_ages::SegmentAges;
 use crate::clock::{self, ClockReading};
 use crate::measure::time::{Gap, Stamp};
+use crate::trace_file::reader::{PARQUET_SUFFIX, SEGMENT_SUFFIX, parquet_of};
 
 /// Size at which a segment is closed, in bytes.
 pub const MAX_SEGMENT_BYTES: u64 = 64 << 20;
@@ -33,7 +35,6 @@ pub const MAX_SEGMENT_AGE: Gap = Gap::from_millis(3_600_000);
 
 const NOT_A_FOLDER: &str = "it is, or lies in, a file; remedy: name a folder";
 const LOCK_FILE: &str = "capture.lock";
-const SEGMENT_SUFFIX: &str = ".jsonl.zst";
 const MIN_NUMBER_DIGITS: usize = 8;
 /// Length of the start time in a segment's name, in characters.
 const TIMESTAMP_CHARS: usize = 16;
@@ -68,6 +69,9 @@ pub struct CaptureFolder {
     next: u64,
     ages: SegmentAges,
     lock: Arc<File>,
+    /// Closed segments in frames that an earlier process has left.
+    left: Vec<PathBuf>,
+    converter: Option<SegmentConverter>,
 }
 
 struct OpenSegment {
@@ -108,7 +112,20 @@ impl CaptureFolder {
     /// # Errors
     /// If the folder cannot be created or written, or another process captures to it.
     pub fn open(path: &Path, retention: Retention, now: ClockReading) -> io::Result<Self> {
-        Self::open_as(path, retention, now, |lock| acquire_lock(lock))
+        let mut folder = Self::open_as(path, retention, now, |lock| acquire_lock(lock))?;
+        folder.left = segments(path)?.into_iter().map(|segment| segment.path).collect();
+        Ok(folder)
+    }
+
+    /// Rewrites closed segments as Parquet from now on, and those that an earlier process has left.
+    ///
+    /// # Errors
+    /// If the thread that does it cannot be started.
+    pub fn write_parquet(&mut self) -> io::Result<()> {
+        let left = std::mem::take(&mut self.left);
+        let in_frames = left.into_iter().filter(|path| parquet_of(path).is_some()).collect();
+        self.converter = Some(SegmentConverter::start(in_frames)?);
+        Ok(())
     }
 
     /// Opens a folder that the predecessor of this process still captures to. Each process writes its own segments.
@@ -147,7 +164,16 @@ impl CaptureFolder {
                  clock that jumped, and ages nothing"
             );
         }
-        Ok(Self { path: path.to_owned(), retention, open_segment: None, next, ages, lock })
+        Ok(Self {
+            path: path.to_owned(),
+            retention,
+            open_segment: None,
+            next,
+            ages,
+            lock,
+            left: Vec::new(),
+            converter: None,
+        })
     }
 
     /// Number of the next frame in its segment. 0 starts a new segment, which needs a header.
@@ -225,7 +251,12 @@ impl CaptureFolder {
     /// # Errors
     /// If the sync fails. The segment is closed in any case.
     pub fn close(&mut self) -> io::Result<()> {
-        self.open_segment.take().map_or(Ok(()), |segment| segment.file.sync_data())
+        let Some(segment) = self.open_segment.take() else { return Ok(()) };
+        let synced = segment.file.sync_data();
+        if let Some(converter) = &self.converter {
+            converter.push(segment.path);
+        }
+        synced
     }
 
     /// Removes the oldest segments beyond the retention limits. Logs a jump of the wall clock, which evicts nothing.
@@ -247,8 +278,8 @@ impl CaptureFolder {
         let there: BTreeSet<&Path> = segments.iter().map(|segment| &*segment.path).collect();
         self.ages.retain(|path| there.contains(path));
         // The open segment is never removed.
-        if self.open_segment.is_some() {
-            segments.pop();
+        if let Some(open) = &self.open_segment {
+            segments.retain(|segment| segment.path != open.path);
         }
         let mut kept = self.retention.segment_bytes();
         let mut tidy = |segment: &SegmentFile| {
@@ -298,7 +329,10 @@ fn segments(folder: &Path) -> io::Result<Vec<SegmentFile>> {
     let mut segments = Vec::new();
     for file in fs::read_dir(folder)? {
         let path = file?.path();
-        let name = path.file_name().and_then(|name| name.to_str()?.strip_suffix(SEGMENT_SUFFIX)?.split_once('-'));
+        let name = path.file_name().and_then(|name| {
+            let name = name.to_str()?;
+            name.strip_suffix(SEGMENT_SUFFIX).or_else(|| name.strip_suffix(PARQUET_SUFFIX))?.split_once('-')
+        });
         let name = name.filter(|(number, begun)| {
             number.len() >= MIN_NUMBER_DIGITS && begun.len() == TIMESTAMP_CHARS && begun.ends_with('Z')
         });

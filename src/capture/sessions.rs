@@ -25,6 +25,8 @@ pub struct SessionTurn {
     pub turn: u32,
     /// Time between the end of the previous reply and this request.
     pub think: Option<Gap>,
+    /// Whether the sample has the session.
+    pub sampled: bool,
 }
 
 /// Links through responses that the server stores, by digests of response ids.
@@ -40,6 +42,7 @@ pub struct StoredResponse {
 struct LastTurn {
     session: u64,
     turn: u32,
+    sampled: bool,
     ended: Stamp,
 }
 
@@ -54,19 +57,20 @@ pub struct SessionTracker {
 
 impl SessionTracker {
     /// The turn of a request that names its session.
-    pub fn turn_of_named(&mut self, session: u64, arrived: Stamp, ended: Stamp) -> SessionTurn {
+    pub fn turn_of_named(&mut self, session: u64, sampled: bool, arrived: Stamp, ended: Stamp) -> SessionTurn {
         let before = self.last.get(&session).copied();
-        let (turn, last) = next_turn(session, before, arrived, ended);
+        let (turn, last) = next_turn((session, sampled), before, arrived, ended);
         self.remember(session, last);
         turn
     }
 
     /// The turn of a request with these messages; `None` if it has no messages and no stored response. A new session
-    /// gets a random id.
+    /// gets a random id; `sampled` states whether the sample has it.
     pub fn infer_turn(
         &mut self,
         messages: &[u64],
         kept: StoredResponse,
+        sampled: bool,
         arrived: Stamp,
         ended: Stamp,
     ) -> Option<SessionTurn> {
@@ -76,7 +80,8 @@ impl SessionTracker {
         if before.is_none() && ends == [None; 2] {
             return None;
         }
-        let (turn, last) = next_turn(before.map_or_else(rand::random, |before| before.session), before, arrived, ended);
+        let session = before.map_or_else(|| (rand::random(), sampled), |before| (before.session, before.sampled));
+        let (turn, last) = next_turn(session, before, arrived, ended);
         ends.into_iter().flatten().for_each(|end| self.remember_duplicate(end, last));
         Some(turn)
     }
@@ -117,10 +122,15 @@ impl SessionTracker {
 }
 
 /// The turn after `before` in its session, and its entry in the table.
-fn next_turn(session: u64, before: Option<LastTurn>, arrived: Stamp, ended: Stamp) -> (SessionTurn, LastTurn) {
+fn next_turn(
+    (session, sampled): (u64, bool),
+    before: Option<LastTurn>,
+    arrived: Stamp,
+    ended: Stamp,
+) -> (SessionTurn, LastTurn) {
     let turn = before.map_or(0, |before| before.turn.saturating_add(1));
     let think = before.map(|before| arrived.since(before.ended));
-    (SessionTurn { session, turn, think }, LastTurn { session, turn, ended })
+    (SessionTurn { session, turn, think, sampled }, LastTurn { session, turn, sampled, ended })
 }
 
 #[cfg(test)]
@@ -134,24 +144,27 @@ mod tests {
     #[test]
     fn a_chain_that_goes_on_is_the_next_turn_and_the_pause_is_told() {
         let mut sessions = SessionTracker::default();
-        let first = sessions.infer_turn(&[1, 2], StoredResponse::default(), at(0), at(3)).unwrap();
-        let second = sessions.infer_turn(&[1, 2, 3, 4], StoredResponse::default(), at(10), at(12)).unwrap();
-        let third = sessions.infer_turn(&[1, 2, 3, 4, 5, 6], StoredResponse::default(), at(20), at(21)).unwrap();
+        let first = sessions.infer_turn(&[1, 2], StoredResponse::default(), true, at(0), at(3)).unwrap();
+        let second = sessions.infer_turn(&[1, 2, 3, 4], StoredResponse::default(), true, at(10), at(12)).unwrap();
+        let third = sessions.infer_turn(&[1, 2, 3, 4, 5, 6], StoredResponse::default(), true, at(20), at(21)).unwrap();
         assert_eq!((first.turn, first.think), (0, None));
-        assert_eq!(second, SessionTurn { session: first.session, turn: 1, think: Some(Gap::from_millis(7_000)) });
+        assert_eq!(
+            second,
+            SessionTurn { session: first.session, turn: 1, think: Some(Gap::from_millis(7_000)), sampled: true }
+        );
         assert_eq!((third.session, third.turn), (first.session, 2));
-        let other = sessions.infer_turn(&[1, 9], StoredResponse::default(), at(22), at(23)).unwrap();
+        let other = sessions.infer_turn(&[1, 9], StoredResponse::default(), true, at(22), at(23)).unwrap();
         assert!(other.session != first.session && other.turn == 0);
-        let again = sessions.infer_turn(&[1, 2], StoredResponse::default(), at(24), at(25)).unwrap();
+        let again = sessions.infer_turn(&[1, 2], StoredResponse::default(), true, at(24), at(25)).unwrap();
         assert!(again.session != first.session && again.turn == 0, "the same said again is another conversation");
-        assert_eq!(sessions.infer_turn(&[], StoredResponse::default(), at(0), at(0)), None);
+        assert_eq!(sessions.infer_turn(&[], StoredResponse::default(), true, at(0), at(0)), None);
     }
 
     #[test]
     fn conversations_that_began_with_the_same_words_go_on_each_for_itself() {
         let mut sessions = SessionTracker::default();
         let mut asked = |messages: &[u64], seconds| {
-            sessions.infer_turn(messages, StoredResponse::default(), at(seconds), at(seconds + 1)).unwrap()
+            sessions.infer_turn(messages, StoredResponse::default(), true, at(seconds), at(seconds + 1)).unwrap()
         };
         let firsts = [0, 1, 2].map(|seconds| asked(&[7], seconds));
         let nexts = [13, 14, 15].map(|seconds| asked(&[7, 8, seconds], seconds));
@@ -174,6 +187,7 @@ mod tests {
             sessions.infer_turn(
                 messages,
                 StoredResponse { previous_response: goes_on_from, response: answer },
+                true,
                 at(seconds),
                 at(seconds + 1),
             )
@@ -194,27 +208,38 @@ mod tests {
     #[test]
     fn what_a_client_calls_a_session_is_one() {
         let mut sessions = SessionTracker::default();
-        let turns = [5, 6, 5].map(|session| sessions.turn_of_named(session, at(session), at(session)).turn);
+        let turns = [5, 6, 5].map(|session| sessions.turn_of_named(session, true, at(session), at(session)).turn);
         assert_eq!(turns, [0, 0, 1]);
+    }
+
+    #[test]
+    fn a_later_turn_is_in_the_sample_if_the_first_one_is() {
+        let mut sessions = SessionTracker::default();
+        let mut sampled = |previous_response, response, sampled| {
+            let kept = StoredResponse { previous_response, response: Some(response) };
+            sessions.infer_turn(&[], kept, sampled, at(0), at(1)).unwrap().sampled
+        };
+        assert_eq!([sampled(None, 1, true), sampled(Some(1), 2, false), sampled(Some(2), 3, false)], [true; 3]);
+        assert_eq!([sampled(None, 4, false), sampled(Some(4), 5, true)], [false; 2]);
     }
 
     #[test]
     fn the_oldest_conversations_are_forgotten() {
         let mut sessions = SessionTracker::default();
         for n in 0..MAX_CONVERSATIONS as u64 + 10 {
-            sessions.infer_turn(&[n], StoredResponse::default(), at(0), at(0));
+            sessions.infer_turn(&[n], StoredResponse::default(), true, at(0), at(0));
         }
         assert_eq!((sessions.last.len(), sessions.order.len()), (MAX_CONVERSATIONS, MAX_CONVERSATIONS));
         assert_eq!(
             sessions
-                .infer_turn(&[0, MAX_CONVERSATIONS as u64 * 2], StoredResponse::default(), at(1), at(1))
+                .infer_turn(&[0, MAX_CONVERSATIONS as u64 * 2], StoredResponse::default(), true, at(1), at(1))
                 .unwrap()
                 .turn,
             0
         );
         assert_eq!(
             sessions
-                .infer_turn(&[100, MAX_CONVERSATIONS as u64 * 3], StoredResponse::default(), at(1), at(1))
+                .infer_turn(&[100, MAX_CONVERSATIONS as u64 * 3], StoredResponse::default(), true, at(1), at(1))
                 .unwrap()
                 .turn,
             1

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::segments::Retention;
+use crate::measure::sample_share::SampleShare;
 use crate::measure::time::Gap;
 
 /// Settings of a capture.
@@ -22,8 +23,12 @@ pub struct CaptureSettings {
     pub block: usize,
     /// Successes before a model name is written.
     pub names: usize,
+    /// Share of sessions to keep.
+    pub sample: SampleShare,
     /// Where requests carry their session id.
     pub session: Option<SessionField>,
+    /// Whether closed segments are rewritten as Parquet.
+    pub parquet: bool,
     /// Limits on stored segments.
     pub retention: Retention,
 }

@@ -23,17 +23,20 @@ pub enum RecordOutcome {
     Encode,
     /// Not written: the client marked the request as a probe.
     Probe,
+    /// Not written: the sample does not have the request's session.
+    Sample,
 }
 
 impl RecordOutcome {
     /// Labels `outcome` and `reason` of each variant, in declaration order.
-    pub const LABELS: [(&'static str, &'static str); 6] = [
+    pub const LABELS: [(&'static str, &'static str); 7] = [
         ("written", "whole"),
         ("written", "oversize"),
         ("dropped", "queue_full"),
         ("dropped", "disk"),
         ("dropped", "encode"),
         ("skipped", "probe"),
+        ("skipped", "sample"),
     ];
 }
 

@@ -10,7 +10,7 @@ use super::body_decoding::{BodyDecodeError, decode_body};
 use super::key::CaptureKey;
 use super::message::{CaptureHandle, CaptureMessage};
 use super::model_names::ModelNames;
-use super::prompt_hasher::{BlockChunking, PromptHasher};
+use super::prompt_hasher::{BlockChunking, PromptDigest, PromptHasher};
 use super::request_digest::RequestDigest;
 use super::row_builder::{RowRounding, build_row};
 use super::segments::CaptureFolder;
@@ -23,8 +23,10 @@ use crate::clock::{Clock, ClockReading, rest};
 use crate::measure::dialect::Dialect;
 use crate::measure::dialect::prompt::{RequestBody, charge_walk};
 use crate::measure::record::RequestRecord;
+use crate::measure::sample_share::SampleShare;
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::work_budget::{ReserveLimits, WorkBudget, WorkReserve};
+use crate::stats::hash::mix;
 use crate::trace_file::frame::FrameBuilder;
 use crate::trace_file::row::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, SOURCE, TraceHeader};
 
@@ -66,6 +68,11 @@ pub(super) struct WriterThread {
     evicted_at: Stamp,
 }
 
+fn prompt_hasher(key: &CaptureKey, chunking: BlockChunking, sample: SampleShare) -> PromptHasher {
+    let hasher = PromptHasher::new(key, chunking);
+    if sample == SampleShare::ALL { hasher } else { hasher.with_conversations() }
+}
+
 impl WriterThread {
     /// Creates the state; writes nothing yet.
     ///
@@ -99,7 +106,7 @@ impl WriterThread {
             write_error: None,
             flushed_at: zero,
             evicted_at: zero,
-            digester: PromptHasher::new(&key, cutting),
+            digester: prompt_hasher(&key, cutting, settings.sample),
             work_reserve: WorkReserve::new(DIGEST_RESERVE),
             refilled_at: zero,
             settings,
@@ -236,9 +243,10 @@ impl WriterThread {
         let (arrived, at) = (record.times.received, record.times.ended);
         let header = following.session.as_deref();
         let named = header.map(|name| self.key.digest(b"name", name)).or(asked.session);
+        let sampled = self.is_sampled(named, asked.prompt.as_ref());
         let messages = asked.prompt.as_ref().map(|prompt| &prompt.messages[..]).unwrap_or_default();
         let turn = match named {
-            Some(session) => Some(self.sessions.turn_of_named(session, arrived, at)),
+            Some(session) => Some(self.sessions.turn_of_named(session, sampled, arrived, at)),
             None if self.settings.session.is_some() => None,
             None => {
                 let kept = record.shape.dialect.is_some_and(Dialect::keeps_answers);
@@ -246,11 +254,16 @@ impl WriterThread {
                 self.sessions.infer_turn(
                     messages,
                     StoredResponse { previous_response: asked.previous_response, response: answer },
+                    sampled,
                     arrived,
                     at,
                 )
             }
         };
+        if !turn.map_or(sampled, |turn| turn.sampled) {
+            self.stats.dec_queued(1);
+            return self.stats.add(RecordOutcome::Sample, 1);
+        }
         let rounding = RowRounding::new(self.settings.round, self.block_unit(), self.settings.block);
         let oversize = following.oversize || asked.without_blocks;
         let entry = build_row(following, record, asked, turn, &mut self.model_names, rounding, self.zero);
@@ -263,6 +276,15 @@ impl WriterThread {
         if self.frame.is_full() {
             self.flush();
         }
+    }
+
+    /// Whether the sample has a request: by the id of its session, else by the beginning of its conversation, so that
+    /// every process with this key decides alike. A request without either is drawn by itself.
+    fn is_sampled(&self, session: Option<u64>, prompt: Option<&PromptDigest>) -> bool {
+        let share = self.settings.sample;
+        // Mixed, because the ids of a sample must stay uniform.
+        let hash = session.map(mix).or_else(|| prompt?.conversation);
+        share == SampleShare::ALL || share.keeps(hash.unwrap_or_else(rand::random))
     }
 
     fn block_unit(&self) -> BlockUnit {
@@ -290,22 +312,23 @@ impl WriterThread {
             scope: BlockScope::Trace,
             key: Some(self.digester.chunking().key(&self.key).id()),
         };
-        TraceHeader { started_unix_ns: Some(self.started), blocks: Some(blocks), ..TraceHeader::new(SOURCE) }
+        let sample = (self.settings.sample != SampleShare::ALL).then(|| self.settings.sample.ratio());
+        TraceHeader { started_unix_ns: Some(self.started), blocks: Some(blocks), sample, ..TraceHeader::new(SOURCE) }
     }
 
     fn rotate_key(&mut self) {
         if !self.settings.rotate {
             return;
         }
-        // Uses the same clock as the rows, so changes to the system clock have no effect.
-        let today = self.started.saturating_add(self.clock.now().since(self.zero).as_nanos()) / DAY_NANOS;
+        // The date of the wall clock, so that all processes with one key change it at once.
+        let today = self.clock.unix_nanos(self.clock.now()) / DAY_NANOS;
         if today != self.day {
             self.flush();
             // A header without rows carries yesterday's key.
             self.frame.clear();
             self.close_segment();
             (self.day, self.key) = (today, self.root.for_day(today));
-            self.digester = PromptHasher::new(&self.key, self.digester.chunking().clone());
+            self.digester = prompt_hasher(&self.key, self.digester.chunking().clone(), self.settings.sample);
             // Digests of yesterday's conversations use yesterday's key.
             self.sessions = SessionTracker::default();
         }

@@ -31,6 +31,8 @@ pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("capture_key_rotate", "false"),
     ("capture_session", INFERRED),
     ("capture_names", "1"),
+    ("capture_sample", "100%"),
+    ("capture_format", "jsonl"),
     ("capture_keep_bytes", "10737418240"),
     ("capture_keep_age", "168h"),
     ("access_log", "false"),

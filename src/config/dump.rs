@@ -13,7 +13,7 @@ use crate::measure::time::Gap;
 
 /// Settings that need a restart: those that name an address, a file or a protocol, and those with which threads and
 /// listeners are created. Limits, rules and the named files' contents can change at run time.
-const NEED_RESTART: [&str; 32] = [
+const NEED_RESTART: [&str; 34] = [
     "listen",
     "admin",
     "admin_tls_cert",
@@ -43,6 +43,8 @@ const NEED_RESTART: [&str; 32] = [
     "capture_key_rotate",
     "capture_session",
     "capture_names",
+    "capture_sample",
+    "capture_format",
     "capture_keep_bytes",
     "capture_keep_age",
     "log_format",
@@ -104,6 +106,8 @@ impl ProxyConfig {
             ("capture_key_rotate", json!(self.capture.rotate)),
             ("capture_session", json!(self.capture.session.to_string())),
             ("capture_names", json!(self.capture.names)),
+            ("capture_sample", json!(self.capture.sample.to_string())),
+            ("capture_format", json!(self.capture.format)),
             ("capture_keep_bytes", json!(self.capture.keep_bytes)),
             ("capture_keep_age", json!(format_duration(self.capture.keep_age))),
             ("access_log", json!(self.access_log)),

@@ -30,8 +30,8 @@ pub(crate) use error::closest_match;
 pub use error::{ConfigError, ConfigProblem};
 pub use layer::{SettingOrigin, SettingsLayer};
 pub use proxy::{
-    AdminAccessConfig, CaptureConfig, ClientIdentity, ForwardingHeaders, Limits, LogConfig, LogFormat, LogLevel,
-    ProxyConfig, SessionKey, TailSampling, TlsFiles, TokenizerFile, UpstreamConfig, UpstreamHttp,
+    AdminAccessConfig, CaptureConfig, CaptureFormat, ClientIdentity, ForwardingHeaders, Limits, LogConfig, LogFormat,
+    LogLevel, ProxyConfig, SessionKey, TailSampling, TlsFiles, TokenizerFile, UpstreamConfig, UpstreamHttp,
 };
 pub use raw_settings::RawSettings;
 pub use schema::schema;

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::measure::dialect::Routes;
 use crate::measure::request_class::RequestClasses;
+use crate::measure::sample_share::SampleShare;
 use crate::measure::slo::Slos;
 use crate::measure::time::Gap;
 
@@ -96,10 +97,24 @@ pub struct CaptureConfig {
     pub session: SessionKey,
     /// Successful requests before a model's name is written. 1: a name that a server has accepted is the server's.
     pub names: usize,
+    /// Share of sessions that are captured. All: a replay needs the whole load.
+    pub sample: SampleShare,
+    /// File format of closed segments. JSON Lines: smaller, and no second pass over the rows.
+    pub format: CaptureFormat,
     /// Limit on the size of all segments. 10 GiB: ten million requests, and no disk is filled by accident.
     pub keep_bytes: usize,
     /// Limit on the age of segments. One week: every kind of day once.
     pub keep_age: Gap,
+}
+
+/// File format of closed segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CaptureFormat {
+    /// JSON Lines in zstd frames.
+    Jsonl,
+    /// Parquet, which engines for analysis read.
+    Parquet,
 }
 
 /// The source of a request's session name.

@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::defaults::DEFAULTS;
-use super::proxy::{LogFormat, LogLevel, UpstreamHttp};
+use super::proxy::{CaptureFormat, LogFormat, LogLevel, UpstreamHttp};
 
 /// Settings of `streamgauge proxy`.
 // No `Debug`: an unparsed text may hold a secret.
@@ -213,6 +213,14 @@ pub struct RawSettings {
     /// Capture a model's name after this many successful requests; before that it is _other
     #[arg(long, help_heading = "Capture", value_name = "COUNT")]
     pub capture_names: Option<u64>,
+
+    /// Capture this share of sessions, whole and the same with one key in every proxy, e.g. 5%
+    #[arg(long, help_heading = "Capture", value_name = "SHARE")]
+    pub capture_sample: Option<String>,
+
+    /// Keep closed segments of the capture in this format
+    #[arg(long, help_heading = "Capture", value_name = "FORMAT")]
+    pub capture_format: Option<CaptureFormat>,
 
     /// Delete the oldest captured segments above this total size, in bytes or e.g. 10G
     #[arg(long, help_heading = "Capture", value_name = "BYTES")]

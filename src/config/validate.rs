@@ -21,6 +21,7 @@ use super::raw_settings::SETTINGS;
 use super::upstream::{ServerAddress, is_host};
 use crate::measure::dialect::{Route, Routes};
 use crate::measure::request_class::{RequestClass, RequestClasses, is_plain_name};
+use crate::measure::sample_share::SampleShare;
 use crate::measure::slo::{Slo, Slos};
 use crate::measure::time::Gap;
 
@@ -300,7 +301,9 @@ impl SettingsReader<'_> {
         );
         let names = self.number("capture_names");
         let rotate = self.boolean("capture_key_rotate");
-        let session = self.session();
+        let sample = self.texts("capture_sample").pop();
+        let sample = sample.and_then(|text| self.parse("capture_sample", &text, SampleShare::from_str));
+        let (session, format) = (self.session(), self.enum_value("capture_format"));
         let (keep_bytes, keep_age) =
             (self.bytes("capture_keep_bytes"), self.time("capture_keep_age", defaults::CAPTURE_KEEP_AGE_BOUNDS));
         if folder.is_none() && self.problems.len() == before {
@@ -316,6 +319,8 @@ impl SettingsReader<'_> {
             rotate: rotate?,
             session: session?,
             names: names?,
+            sample: sample?,
+            format: format?,
             keep_bytes: keep_bytes?,
             keep_age: keep_age?,
         })

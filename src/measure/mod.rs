@@ -41,6 +41,7 @@ pub mod observer;
 mod outcome;
 pub mod record;
 pub mod request_class;
+pub mod sample_share;
 pub mod shape;
 pub mod slo;
 mod stream_stats;

@@ -44,6 +44,8 @@ pub fn start(
         rotate: config.rotate,
         block: config.block,
         names: config.names,
+        sample: config.sample,
+        parquet: config.format == config::CaptureFormat::Parquet,
         session,
         retention: Retention { bytes: config.keep_bytes as u64, age: config.keep_age },
     };

@@ -24,6 +24,7 @@ use crate::measure::dialect::Dialect;
 use crate::measure::observer::{ResponseHead, StreamObserver};
 use crate::measure::record::Ending;
 use crate::measure::shape::RequestShape;
+use crate::measure::slo::RequestSlo;
 use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::{Head, KnownHeader};
 use crate::net::io::Arrival;
@@ -67,6 +68,9 @@ impl RequestObserver {
         if !classes.is_empty() {
             let digest = |key: &[u8]| worker.shared().class_key.digest(b"class", key);
             shape.classes = classes.of_head(|name| head.value(name), digest);
+        }
+        if config.slos.read_headers() {
+            shape.slo = RequestSlo::of_head(|name| head.value(name));
         }
         let is_traced = shape.probe.is_none() || config.trace_probes;
         let asking = UsageInjection::begin(&config, shape.dialect, head);

@@ -344,6 +344,7 @@ pub fn verdicts(request: &RequestView, settings: &AccumulatorSettings) -> Vec<Sl
         route: Some(route),
         model: request.model.as_deref().unwrap_or(""),
         classes: &request.classes,
+        request_slo: request.slo,
         outcome: request.outcome.unwrap_or(Outcome::Failed),
         // The row records the requested mode. A response that arrived in one piece has no observed token time.
         streamed: request.streamed && (request.first.is_some() || definitions != Definitions::Streamgauge),

@@ -20,7 +20,7 @@
 //! | key | content |
 //! |---|---|
 //! | `definitions` | name of the metric definitions |
-//! | `sources[]` | `path`, `run`, `tool` (that wrote the file, if it is another one), `rows`, `outside_window` (rows in warm-up and cool-down), `targets`, `closed_loop`, `simulated` (present and true for the run of a twin), `warmed_up`, `audited`, `uncertain`, `not_valid`, `held_back`, `later_turns` (`verbatim`, `synthesized`: by the origin of the history that they send), `errors` (incomplete responses by cause), `truncated`, `started_unix_ns` |
+//! | `sources[]` | `path`, `run`, `tool` (that wrote the file, if it is another one), `rows`, `outside_window` (rows in warm-up and cool-down), `targets`, `closed_loop`, `simulated` (present and true for the run of a twin), `warmed_up`, `audited`, `uncertain`, `not_valid`, `held_back`, `later_turns` (`verbatim`, `synthesized`: by the origin of the history that they send), `errors` (incomplete responses by cause), `truncated`, `started_unix_ns`, `sample` (share of sessions that the capture kept) |
 //! | `requests`, `outcomes`, `statuses` | number of requests; by outcome; by HTTP status |
 //! | `seconds` | window of the rates, from the first start to the last end; in a slice, its overlap with that window |
 //! | `throughput` | successes per second: `requests`, `input_tokens`, `output_tokens`, `total_tokens` |

@@ -3,6 +3,7 @@
 use crate::measure::dialect;
 use crate::measure::record::{CountSource, Outcome, TokenCount};
 use crate::measure::request_class::ClassValues;
+use crate::measure::slo::RequestSlo;
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
 use crate::trace_file::blocks::{block_tokens, chained_ids};
@@ -75,6 +76,8 @@ pub struct RequestView {
     pub upstream: Option<String>,
     /// Values of the configured classes.
     pub classes: ClassValues,
+    /// Limits that the request set for itself.
+    pub slo: RequestSlo,
     /// Other requests in flight when this one was sent.
     pub in_flight: Option<u32>,
 }
@@ -94,7 +97,7 @@ impl RequestView {
     /// [`from_row`](Self::from_row).
     pub fn with_events(row: TraceEntry, events: Vec<TokenEvent>, shift: u64, blocks: Option<&BlockScheme>) -> Self {
         let ids = blocks.map(|blocks| chained_ids(blocks, &row).collect()).unwrap_or_default();
-        let aborted = row.is_aborted();
+        let (aborted, slo) = (row.is_aborted(), row.request_slo());
         let timing = row.timing;
         let on_line = |at: u64| Stamp::from_nanos(at.saturating_add(shift));
         let sent = on_line(row.at);
@@ -134,6 +137,7 @@ impl RequestView {
             dialect: row.dialect,
             upstream: row.upstream,
             classes: row.class,
+            slo,
             in_flight: row.in_flight,
         }
     }

@@ -132,6 +132,9 @@ pub struct ReportSource {
     /// Wall-clock time of the source's time zero, in nanoseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_unix_ns: Option<u64>,
+    /// Share of sessions that the capture kept; absent if it kept all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample: Option<f64>,
     /// `true` for a run's rows without the run file.
     #[serde(skip)]
     pub without_run: bool,
@@ -340,7 +343,7 @@ impl SourceReader {
             return Self::of_peer(path, source.path, content);
         }
         let reader = TraceReader::open(&rows)?;
-        source.started_unix_ns = reader.header().started_unix_ns;
+        (source.started_unix_ns, source.sample) = (reader.header().started_unix_ns, reader.header().sample);
         Ok(Self { source, path: path.to_owned(), rows: RowReader::Trace(Box::new(reader)), scrapes, measured })
     }
 

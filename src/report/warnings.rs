@@ -27,12 +27,13 @@ const MAX_PRIOR_CACHE_SHARE: f64 = 0.25;
 const MAX_TOKENS_PER_EVENT: f64 = 1.05;
 
 /// Ids in the order of their weight: what makes figures wrong, what makes them misleading, what makes them uncertain.
-const RANKS: [&str; 24] = [
+const RANKS: [&str; 25] = [
     "empty",
     "not_valid",
     "without_run",
     "truncated",
     "stopped",
+    "sampled",
     "no_output",
     "survivors_only",
     "sender_overloaded",
@@ -78,6 +79,8 @@ pub enum ReportWarning {
     WithoutRun(String),
     /// Part of a source is missing.
     Truncated(String),
+    /// The capture kept this share of sessions.
+    Sampled(f64),
     /// Of several sources, at least one has no wall-clock start.
     NoSharedClock,
     /// Rows without an outcome.
@@ -193,6 +196,7 @@ impl ReportWarning {
             Self::Stopped(_) => "stopped",
             Self::WithoutRun(_) => "without_run",
             Self::Truncated(_) => "truncated",
+            Self::Sampled(_) => "sampled",
             Self::NoSharedClock => "no_shared_clock",
             Self::NoOutcome(_) => "no_outcome",
             Self::NoWarmup { .. } => "no_warmup",
@@ -227,6 +231,12 @@ impl ReportWarning {
                  warm-up"
             ),
             Self::Truncated(what) => format!("a part is missing: {what}"),
+            Self::Sampled(share) => {
+                format!(
+                    "the capture kept {} % of the sessions: counts and rates are those of the sample",
+                    share * 100.0
+                )
+            }
             Self::NoSharedClock => "not every source tells when it began, so those begin together".to_owned(),
             Self::NoOutcome(rows) => format!("{rows} rows do not say what became of them, and are in no latency"),
             Self::NoWarmup { until, requests } => {
@@ -307,6 +317,9 @@ impl ReportWarning {
             Self::Stopped(_) => "its figures are of what was sent until then",
             Self::WithoutRun(_) => "name the folder of the run; where that has none, the run did not end",
             Self::Truncated(_) => "its other rows are counted; look at what stopped the writer",
+            Self::Sampled(_) => {
+                "divide counts and rates by the share; percentiles and shares of goodput need no correction"
+            }
             Self::NoSharedClock => "rates of several such sources mean something only if they did begin together",
             Self::NoOutcome(_) => "a capture, or a replay of the trace, knows",
             Self::NoWarmup { .. } => {
@@ -356,6 +369,7 @@ pub(super) fn collect(
         warnings.extend(source.stopped.then(|| ReportWarning::Stopped(source.path.clone())));
         warnings.extend(source.without_run.then(|| ReportWarning::WithoutRun(source.path.clone())));
         warnings.extend(source.truncated.iter().cloned().map(ReportWarning::Truncated));
+        warnings.extend(source.sample.map(ReportWarning::Sampled));
     }
     if sources.len() > 1 && sources.iter().any(|source| source.started_unix_ns.is_none()) {
         warnings.push(ReportWarning::NoSharedClock);

@@ -1,8 +1,8 @@
 //! Prepares a trace for publication: untestable ids, meaningless names, rounded times and lengths.
 //!
 //! Ids pass through a keyed hash (SipHash with a random key that is never stored), so equal ids stay equal and reveal
-//! nothing else. Models become `model-1`, `model-2`, … in order of appearance. The server's address, transfer sizes and
-//! the wall-clock start are removed.
+//! nothing else. Models become `model-1`, `model-2`, … in order of appearance. The server's address, class values, limits
+//! that a request set for itself, transfer sizes and the wall-clock start are removed.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -41,6 +41,7 @@ pub fn anonymize(trace: Trace, rounding: AnonymizeRounding) -> Trace {
         entry.model = entry.model.map(|model| pseudonym(&mut models, model));
         entry.upstream = None;
         entry.class = ClassValues::default();
+        entry.slo = None;
         entry.transfer = None;
         round_entry(&mut entry, rounding, blocks.as_ref());
         Ok(entry)

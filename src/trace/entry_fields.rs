@@ -87,6 +87,8 @@ fields! {
     READS "transfer.reads" |entry| entry.transfer.as_ref().is_some_and(|of| of.reads.is_some());
     UPSTREAM "upstream" |entry| entry.upstream.is_some();
     CLASS "class" |entry| !entry.class.is_empty();
+    SLO_TTFT "slo.ttft" |entry| entry.slo.as_ref().is_some_and(|slo| slo.ttft.is_some());
+    SLO_TPOT "slo.tpot" |entry| entry.slo.as_ref().is_some_and(|slo| slo.tpot.is_some());
 }
 
 impl EntryFields {
@@ -149,6 +151,7 @@ mod tests {
             ("timing", "Timing"),
             ("wanted", "RequestTargets"),
             ("transfer", "TransferStats"),
+            ("slo", "SloLimits"),
         ];
         let mut expected: Vec<String> = properties("/properties");
         expected.retain(|name| name != "at" && nested.iter().all(|(field, _)| field != name));

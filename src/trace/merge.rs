@@ -44,9 +44,13 @@ pub fn merge(traces: Vec<(String, Trace)>, align: ClockAlignment) -> Result<Trac
         let Trace { header: one, entries, losses: of_one } = trace;
         if number == 0 {
             header.turns = one.turns;
-            header.blocks = one.blocks.clone();
+            (header.blocks, header.sample) = (one.blocks.clone(), one.sample);
         } else {
             unify_blocks(&mut header, &one).map_err(|problem| problem.at_line(&name, None))?;
+        }
+        if one.sample != header.sample {
+            losses.add("header.sample, for the traces are of different samples", 1);
+            header.sample = None;
         }
         let shift = one.started_unix_ns.zip(zero).map_or(0, |(start, zero)| start - zero);
         let shared = alone || one.blocks.as_ref().is_some_and(|blocks| blocks.key.is_some());

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use zstd::bulk::Decompressor;
 
+use super::PARQUET_MAGIC;
 use super::frame::{FRAME_HEAD_BYTES, FrameError, FrameHead};
 use super::read_error::{ReadError, TraceDamage};
 use super::row::MAX_ROW_BYTES;
@@ -105,6 +106,9 @@ impl LineSource {
     fn open(path: &Path) -> io::Result<Self> {
         let mut file = BufReader::with_capacity(64 << 10, File::open(path)?);
         let start = file.fill_buf()?;
+        if start.starts_with(PARQUET_MAGIC) {
+            return Self::open_parquet(file.into_inner());
+        }
         if FrameHead::is_at_start_of(start) {
             let decompressor = Decompressor::new()?;
             let plain = io::Cursor::default();
@@ -117,6 +121,16 @@ impl LineSource {
             return Ok(Self::Stream(Box::new(BufReader::with_capacity(64 << 10, decoder))));
         }
         Ok(Self::Stream(Box::new(file)))
+    }
+
+    #[cfg(feature = "parquet")]
+    fn open_parquet(file: File) -> io::Result<Self> {
+        Ok(Self::Stream(Box::new(super::parquet::ParquetLines::open(file)?)))
+    }
+
+    #[cfg(not(feature = "parquet"))]
+    fn open_parquet(_: File) -> io::Result<Self> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "this program was built without the cargo feature `parquet`"))
     }
 }
 

@@ -16,8 +16,11 @@
 
 pub mod blocks;
 pub mod frame;
+pub mod gap_sketch;
 pub mod gaps;
 mod line_reader;
+#[cfg(feature = "parquet")]
+pub mod parquet;
 pub mod read_error;
 pub mod reader;
 pub mod response_fields;
@@ -25,6 +28,9 @@ pub mod row;
 mod row_serializer;
 pub mod server_metrics;
 pub mod writer;
+
+/// First bytes of a Parquet file.
+pub const PARQUET_MAGIC: &[u8] = b"PAR1";
 
 /// Header (value `1`) of a request that a load generator sends to learn about the server. The capture skips and counts
 /// such requests, because they are no part of the load.

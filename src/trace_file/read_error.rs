@@ -18,7 +18,7 @@ pub enum ReadError {
         error: io::Error,
     },
     /// The folder has no segments.
-    #[error("{} has no trace in it: expected files that end in .jsonl or .jsonl.zst", path.display())]
+    #[error("{} has no trace in it: expected files that end in .jsonl, .jsonl.zst or .parquet", path.display())]
     Empty {
         /// The folder.
         path: PathBuf,

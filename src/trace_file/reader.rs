@@ -7,7 +7,7 @@
 //!
 //! # Folders
 //! The folder of a run has one file of rows, [`RECORDS_FILE`], and files of other kinds beside it. In any other folder
-//! every `.jsonl` and `.jsonl.zst` is a segment.
+//! every `.jsonl`, `.jsonl.zst` and `.parquet` is a segment.
 //!
 //! Segments are read in the order of their names, which is the order in which they were started. Each segment has its
 //! own header. The reader shifts the times of later segments to the time zero of the first, by the wall clocks in the
@@ -53,6 +53,21 @@ pub struct TraceReader {
 
 /// Damage of a segment that is later by name but earlier by the wall clock, because the clock was set back.
 const STARTS_BEFORE_FIRST_SEGMENT: &str = "it began before the first segment: rows from before that are put at zero";
+
+/// Damage of a segment with a larger or smaller share of the sessions.
+const OTHER_SAMPLE: &str =
+    "it has another share of the sessions than the first segment: counts of the two are not comparable";
+
+/// End of the name of a segment in Parquet.
+pub const PARQUET_SUFFIX: &str = ".parquet";
+/// End of the name of a segment in frames of JSON Lines.
+pub const SEGMENT_SUFFIX: &str = ".jsonl.zst";
+
+/// The path of a segment's rows as Parquet; `None` if the file is no segment in frames.
+pub fn parquet_of(segment: &Path) -> Option<PathBuf> {
+    let name = segment.file_name()?.to_str()?.strip_suffix(SEGMENT_SUFFIX)?;
+    Some(segment.with_file_name(format!("{name}{PARQUET_SUFFIX}")))
+}
 
 const ALL_TIMES: Range<u64> = 0..u64::MAX;
 
@@ -127,6 +142,9 @@ impl TraceReader {
             if meaning(&header) != meaning(&self.header) {
                 return Err(ReadError::BlockMismatch { path: segment.lines.path });
             }
+            if header.sample != self.header.sample {
+                self.damage.push(segment.lines.damage(OTHER_SAMPLE));
+            }
             if let (Some(here), Some(there)) = (header.started_unix_ns, self.header.started_unix_ns) {
                 segment.shift = i128::from(here) - i128::from(there);
                 if segment.shift < 0 {
@@ -180,10 +198,14 @@ fn segments(path: &Path) -> Result<Vec<PathBuf>, ReadError> {
     for file in fs::read_dir(path).map_err(failed)? {
         let file = file.map_err(failed)?.path();
         let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if name.ends_with(".jsonl") || name.ends_with(".jsonl.zst") {
+        if name.ends_with(".jsonl") || name.ends_with(".jsonl.zst") || name.ends_with(PARQUET_SUFFIX) {
             files.push(file);
         }
     }
+    // A capture removes a segment after it has written it as Parquet, and may be killed in between.
+    let as_parquet: Vec<PathBuf> =
+        files.iter().filter(|file| file.extension().is_some_and(|e| e == "parquet")).cloned().collect();
+    files.retain(|file| parquet_of(file).is_none_or(|parquet| !as_parquet.contains(&parquet)));
     files.sort();
     if files.is_empty() { Err(ReadError::Empty { path: path.to_owned() }) } else { Ok(files) }
 }

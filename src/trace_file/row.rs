@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::record::{CountSource, Ending, FinishReason, Outcome};
 use crate::measure::request_class::ClassValues;
+use crate::measure::slo::{Metric, RequestSlo};
+use crate::measure::time::Gap;
 
 /// The version that is written. All older versions are readable.
 pub const VERSION: u32 = 1;
@@ -39,6 +41,9 @@ pub struct TraceHeader {
     /// Whether later turns of a session repeat their history.
     #[serde(default)]
     pub turns: TurnContent,
+    /// Share of sessions that the capture kept, above 0 and below 1; absent if it kept all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample: Option<f64>,
 }
 
 impl TraceHeader {
@@ -50,6 +55,7 @@ impl TraceHeader {
             started_unix_ns: None,
             blocks: None,
             turns: TurnContent::Full,
+            sample: None,
         }
     }
 
@@ -262,9 +268,38 @@ pub struct TraceEntry {
     #[serde(skip_serializing_if = "ClassValues::is_empty")]
     #[schemars(with = "std::collections::BTreeMap<String, String>")]
     pub class: ClassValues,
+    /// Limits that the request set for itself. Boxed, because few requests have any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slo: Option<Box<SloLimits>>,
+}
+
+/// Limits that a request sets for itself, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct SloLimits {
+    /// Limit on the time to first token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttft: Option<u64>,
+    /// Limit on the time per output token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tpot: Option<u64>,
+}
+
+impl SloLimits {
+    /// The limits of a request; `None` if it set none.
+    pub fn of(slo: RequestSlo) -> Option<Box<Self>> {
+        let nanos = |metric| slo.limit(metric).map(Gap::as_nanos);
+        let limits = Self { ttft: nanos(Metric::Ttft), tpot: nanos(Metric::Tpot) };
+        (limits != Self::default()).then(|| Box::new(limits))
+    }
 }
 
 impl TraceEntry {
+    /// Limits that the request set for itself.
+    pub fn request_slo(&self) -> RequestSlo {
+        self.slo.as_ref().map_or_else(RequestSlo::default, |slo| RequestSlo::of_nanos(slo.ttft, slo.tpot))
+    }
+
     /// True if the client left before its reply was finished. A client that closes after the end of the stream has its
     /// complete reply, even if `ending` is `DownstreamGone`.
     pub fn is_aborted(&self) -> bool {

@@ -2,7 +2,9 @@
 
 use serde_json::Error;
 
-use super::row::{PartKind, PromptPart, PromptShape, RequestParams, RequestTargets, Timing, TraceEntry, TransferStats};
+use super::row::{
+    PartKind, PromptPart, PromptShape, RequestParams, RequestTargets, SloLimits, Timing, TraceEntry, TransferStats,
+};
 use crate::measure::record::{CountSource, Ending, FinishReason, Outcome};
 use crate::measure::request_class::ClassValues;
 
@@ -51,13 +53,14 @@ objects! {
     TraceEntry {
         at, planned, route, dialect, model, stream, params, prompt, session, turn, think, status, ending, outcome, finish,
         output_tokens, output_source, reasoning_tokens, timing, abort_tokens, in_flight, wanted, transfer, upstream,
-        class,
+        class, slo,
     }
     RequestParams { max_tokens, min_tokens, n, temperature, ignore_eos, logprobs, tools, structured }
     PromptShape { bytes, tokens, source, cached, blocks, parts }
     PromptPart { kind, bytes, size }
     Timing { sent, evidence, first_token, first_output, ended, first_tokens, gaps, lost_gaps }
     RequestTargets { input_tokens, output_tokens, think, abort_tokens, abort_after }
+    SloLimits { ttft, tpot }
     TransferStats { connecting, head, first_byte, sent, received, reads }
 }
 
@@ -306,6 +309,7 @@ mod tests {
                 })),
                 upstream: letters,
                 class: serde_json::from_str(r#"{"tier":"gold"}"#).unwrap(),
+                slo: some.then(|| Box::new(SloLimits { ttft: Some(at), tpot: number })),
             };
             same(&entry);
         }

@@ -122,6 +122,7 @@ impl TwinResponse {
                 ..PromptShape::default()
             },
             session: entry.session,
+            slo: entry.slo,
             turn: entry.turn,
             think: think.map(Gap::as_nanos),
             status,

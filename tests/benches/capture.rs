@@ -15,10 +15,11 @@ use nix::sys::resource::{UsageWho, getrusage};
 use streamgauge::capture::recorder::CaptureRecorder;
 use streamgauge::capture::stats::RecordOutcome;
 use streamgauge::clock::Clock;
-use streamgauge::config::{CaptureConfig as Config, SessionKey};
+use streamgauge::config::{CaptureConfig as Config, CaptureFormat, SessionKey};
 use streamgauge::measure::dialect;
 use streamgauge::measure::observer::{ResponseHead, StreamObserver};
 use streamgauge::measure::record::{Ending, RequestRecord, StampSource};
+use streamgauge::measure::sample_share::SampleShare;
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::time::{Gap, Stamp};
 use streamgauge::proxy::capture_hook;
@@ -101,6 +102,8 @@ fn capture(folder: &Path, tokenizer: Option<PathBuf>) -> CaptureRecorder {
         rotate: false,
         session: SessionKey::Inferred,
         names: 1,
+        sample: SampleShare::ALL,
+        format: CaptureFormat::Jsonl,
         keep_bytes: 1 << 30,
         keep_age: Gap::from_millis(3_600_000),
     };

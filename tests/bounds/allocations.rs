@@ -8,6 +8,7 @@ use streamgauge::clock::Clock;
 use streamgauge::measure::dialect;
 use streamgauge::measure::observer::{ResponseHead, StreamObserver};
 use streamgauge::measure::record::{Ending, StampSource};
+use streamgauge::measure::sample_share::SampleShare;
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::time::{Gap, Stamp};
 
@@ -173,6 +174,8 @@ fn a_capture_takes_nothing_for_a_chunk_and_for_a_streams_gaps_only_as_they_doubl
         rotate: false,
         block: 512,
         names: 1,
+        sample: SampleShare::ALL,
+        parquet: false,
         session: None,
         retention: Retention { bytes: u64::MAX, age: Gap::from_nanos(u64::MAX) },
     };

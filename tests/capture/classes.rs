@@ -76,6 +76,50 @@ fn a_class_is_a_label_an_slo_selector_and_a_field_of_the_capture() {
 }
 
 #[test]
+fn the_limits_in_a_requests_header_judge_it_live_in_the_capture_and_in_a_report_and_hostile_ones_count() {
+    let folder = TempDir::new().unwrap();
+    let upstream = server(answer(3));
+    let proxy = proxy(upstream.addr, folder.path(), &[("slos", "request: ttft<=header tpot<=header target=95%")]);
+    for head in [
+        "X-SLO-TTFT-ms: 3600000\r\nx-slo-tpot-ms: 3600000\r\n",
+        "x-llm-d-slo-ttft-ms: 0.001\r\n",
+        "x-slo-ttft-ms: -1\r\nx-slo-tpot-ms: 1e9\r\n",
+        "",
+    ] {
+        assert_eq!(proxy.client().send(request(head, "red")).response().status(), 200);
+    }
+    until("the requests count", || {
+        page(&proxy, "/metrics").contains("http_server_request_duration_seconds_count{http_request_method=\"POST\",url_scheme=\"http\",http_route=\"/v1/chat/completions\",http_response_status_code=\"200\"} 4")
+    });
+    let metrics = page(&proxy, "/metrics");
+    drop(proxy);
+    let count =
+        |labels: &str| format!("streamgauge_slo_requests_total{{gen_ai_request_model=\"m\",slo=\"request\",{labels}}}");
+    for line in [
+        format!("{} 1", count("result=\"met\"")),
+        format!("{} 1", count("result=\"missed\"")),
+        "streamgauge_slo_violations_total{gen_ai_request_model=\"m\",slo=\"request\",objective=\"ttft\"} 1".to_owned(),
+        "streamgauge_slo_invalid_limits_total{objective=\"ttft\"} 1".to_owned(),
+        "streamgauge_slo_invalid_limits_total{objective=\"tpot\"} 1".to_owned(),
+    ] {
+        assert!(metrics.contains(&line), "{line}\n{metrics}");
+    }
+    let limits: Vec<_> = rows(folder.path())
+        .iter()
+        .map(|row| row.slo.as_deref().map_or((None, None), |slo| (slo.ttft, slo.tpot)))
+        .collect();
+    let hour = Some(3_600_000_000_000);
+    assert_eq!(limits, [(hour, hour), (Some(1_000), None), (None, None), (None, None)]);
+
+    let args = ["report", folder.path().to_str().unwrap(), "--slo", "request: ttft<=header tpot<=header", "--json"];
+    let report = std::process::Command::new(env!("CARGO_BIN_EXE_streamgauge")).args(args).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    let goodput = &report["goodput"][0];
+    assert_eq!((&goodput["counted"], &goodput["met"]), (&json!(2), &json!(1)), "{goodput}");
+    assert_eq!(goodput["missed"], json!({"ttft": 1}));
+}
+
+#[test]
 fn without_classes_nothing_of_a_request_becomes_a_label() {
     let folder = TempDir::new().unwrap();
     let upstream = server(answer(3));

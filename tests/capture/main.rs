@@ -7,8 +7,11 @@ mod support;
 
 mod classes;
 mod disk;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod probes;
 mod prompts;
 mod recorder;
+mod sampling;
 mod settings;
 mod trace_file;

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,6 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use hyper::{HeaderMap, Request, Response};
 use serde_json::{Value, json};
+use streamgauge::capture::key::CaptureKey;
 use streamgauge::capture::message::CaptureHandle;
 use streamgauge::capture::recorder::CaptureRecorder;
 use streamgauge::capture::segments::Retention;
@@ -20,6 +21,7 @@ use streamgauge::clock::{Clock, ManualClock};
 use streamgauge::measure::dialect::{Routes, named};
 use streamgauge::measure::observer::{ResponseHead, StreamObserver};
 use streamgauge::measure::record::{CountSource, Ending, StampSource};
+use streamgauge::measure::sample_share::SampleShare;
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::time::Gap;
 use streamgauge::trace_file::gaps;
@@ -341,18 +343,23 @@ impl Alone {
     }
 
     fn keeping(folder: &Path, flush: Gap, age: Gap) -> Self {
+        Self::start(folder, (flush, age), None, ManualClock::new())
+    }
+
+    fn start(folder: &Path, (flush, age): (Gap, Gap), key: Option<PathBuf>, clock: ManualClock) -> Self {
         let settings = CaptureSettings {
             folder: folder.to_owned(),
             flush,
             round: Gap::ZERO,
-            key: None,
+            key,
             rotate: true,
             block: 16,
             names: 1,
+            sample: SampleShare::ALL,
+            parquet: false,
             session: Some(SessionField::Header("x-user".to_owned())),
             retention: Retention { bytes: u64::MAX, age },
         };
-        let clock = ManualClock::new();
         let capture = CaptureRecorder::start(settings, None, Clock::Manual(clock.clone())).unwrap();
         Self { capture, clock }
     }
@@ -382,6 +389,43 @@ impl Alone {
             self.capture.stats().count(RecordOutcome::Complete) == rows
         });
     }
+}
+
+#[test]
+fn processes_with_one_key_change_the_key_of_the_day_at_the_same_moment() {
+    const DAY: u64 = 20_000;
+    let folder = TempDir::new().unwrap();
+    let key = folder.path().join("key");
+    fs::write(&key, "the key of the fleet").unwrap();
+    let root = CaptureKey::load_or_create(folder.path(), Some(&key)).unwrap();
+    let rows = [10, 2].map(|seconds| {
+        let to_midnight = Gap::from_millis(seconds * 1_000);
+        let clock = ManualClock::starting_at(DAY * 86_400_000_000_000 - to_midnight.as_nanos());
+        let pod = folder.path().join(seconds.to_string());
+        let limits = (Gap::from_millis(10), Gap::from_nanos(u64::MAX));
+        let alone = Alone::start(&pod, limits, Some(key.clone()), clock);
+        alone.ends(alone.asks());
+        alone.written(1);
+        // What `written` has advanced the clock by is far below this.
+        alone.clock.advance(to_midnight);
+        alone.ends(alone.asks());
+        alone.written(2);
+        alone.capture.shutdown();
+        let mut segments: Vec<_> = fs::read_dir(&pod).unwrap().map(|file| file.unwrap().path()).collect();
+        segments.retain(|path| path.to_str().unwrap().ends_with(".zst"));
+        segments.sort();
+        let of_day = segments.iter().map(|path| {
+            let mut reader = TraceReader::open(path).unwrap();
+            let key = reader.header().blocks.clone().unwrap().key.unwrap();
+            let row = reader.next().unwrap().unwrap();
+            (key, row.session.unwrap(), row.prompt.blocks)
+        });
+        of_day.collect::<Vec<_>>()
+    });
+    assert_eq!(rows[0], rows[1]);
+    let keys: Vec<&str> = rows[0].iter().map(|(key, ..)| &**key).collect();
+    assert_eq!(keys, [DAY - 1, DAY].map(|day| root.for_day(day).id()));
+    assert_ne!(rows[0][0].1, rows[0][1].1);
 }
 
 #[test]

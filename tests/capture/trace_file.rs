@@ -208,7 +208,10 @@ fn what_is_no_trace_is_refused_with_a_remedy() {
         "FILE, line 3: another trace begins here. Put each into a file of its own, in one folder"
     );
     let nothing = TempDir::new().unwrap();
-    assert_eq!(refused(nothing.path()), "FILE has no trace in it: expected files that end in .jsonl or .jsonl.zst");
+    assert_eq!(
+        refused(nothing.path()),
+        "FILE has no trace in it: expected files that end in .jsonl, .jsonl.zst or .parquet"
+    );
     let error = TraceReader::open(&folder.path().join("absent")).err().unwrap();
     assert!(matches!(&error, ReadError::Io { .. }) && error.to_string().contains("absent"), "{error}");
 }

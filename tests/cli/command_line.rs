@@ -182,6 +182,8 @@ capture_key: null  # default
 capture_key_rotate: false  # default
 capture_session: inferred  # default
 capture_names: 1  # default
+capture_sample: 100%  # default
+capture_format: jsonl  # default
 capture_keep_bytes: 10737418240  # default
 capture_keep_age: 168h  # default
 access_log: true  # flag --access-log
@@ -190,7 +192,7 @@ log_level: info  # default
 # OTLP metrics: http/protobuf to http://collector:4318/v1/metrics with headers authorization every 1m
 # OTLP traces: off by OTEL_TRACES_EXPORTER
 # OTLP logs: http/protobuf to http://collector:4318/v1/logs with headers authorization every 1s
-# scrape: at most 214004 series and 99157656 bytes of text, if every model of max_models has every route, status and ending (names of 64 bytes)
+# scrape: at most 214006 series and 99158258 bytes of text, if every model of max_models has every route, status and ending (names of 64 bytes)
 ";
     let stderr =
         "warning: STREAMGAUGE_DRIAN is not a setting and is ignored; did you mean STREAMGAUGE_DRAIN?\n".to_owned();

@@ -7,11 +7,12 @@ use clap::Parser;
 use proptest::prelude::*;
 use serde_json::Value;
 use streamgauge::config::{
-    AdminAccessConfig, CaptureConfig, ClientIdentity, ConfigSource, ForwardingHeaders, Limits, LoadedConfig, LogConfig,
-    LogFormat, LogLevel, ProxyConfig, RawSettings, SessionKey, TailSampling, TlsFiles, UpstreamConfig, UpstreamHttp,
-    schema,
+    AdminAccessConfig, CaptureConfig, CaptureFormat, ClientIdentity, ConfigSource, ForwardingHeaders, Limits,
+    LoadedConfig, LogConfig, LogFormat, LogLevel, ProxyConfig, RawSettings, SessionKey, TailSampling, TlsFiles,
+    UpstreamConfig, UpstreamHttp, schema,
 };
 use streamgauge::measure::dialect::Routes;
+use streamgauge::measure::sample_share::SampleShare;
 use streamgauge::measure::time::Gap;
 use tempfile::TempDir;
 
@@ -65,7 +66,7 @@ const UPSTREAM: (&str, &str) = ("STREAMGAUGE_UPSTREAM", "http://127.0.0.1:8000")
 
 /// For every setting three values that differ from its default, in their effective form. `upstream` is https
 /// throughout, because certificates need it; `PEM` stands for a file that exists.
-const SAMPLES: [(&str, [&str; 3]); 52] = [
+const SAMPLES: [(&str, [&str; 3]); 54] = [
     ("listen", ["0.0.0.0:1", "0.0.0.0:2", "[::1]:3"]),
     ("admin", ["127.0.0.1:4", "127.0.0.2:5", "[::1]:6"]),
     ("admin_hosts", ["gauge", "a.example,*.svc", "*"]),
@@ -113,6 +114,8 @@ const SAMPLES: [(&str, [&str; 3]); 52] = [
     ("capture_key_rotate", ["true", "true", "true"]),
     ("capture_session", ["header:x-session-id", "body:metadata.user_id", "header:a"]),
     ("capture_names", ["2", "3", "1000000"]),
+    ("capture_sample", ["5%", "0.1%", "50%"]),
+    ("capture_format", ["parquet", "parquet", "parquet"]),
     ("capture_keep_bytes", ["1048576", "2000000", "1099511627776"]),
     ("capture_keep_age", ["1m", "24h", "87600h"]),
     ("access_log", ["true", "true", "true"]),
@@ -234,6 +237,8 @@ fn the_defaults_are_those_that_are_documented() {
             rotate: false,
             session: SessionKey::Inferred,
             names: 1,
+            sample: SampleShare::ALL,
+            format: CaptureFormat::Jsonl,
             keep_bytes: 10 << 30,
             keep_age: seconds(7 * 86_400),
         },
@@ -419,6 +424,7 @@ fn what_cannot_be_believed_is_named_with_its_place_and_the_remedy() {
             "cookie:a",
             "expected header:NAME, body:FIELD (as in body:metadata.user_id) or inferred, found `cookie:a`".to_owned(),
         ),
+        ("capture_sample", "0%", "expected a percentage above 0% and up to 100%, as in 5% or 0.1%".to_owned()),
         ("capture_names", "0", "expected a whole number from 1 to 1000000, found `0`".to_owned()),
         (
             "capture_keep_bytes",
@@ -788,6 +794,8 @@ fn a_reload_takes_bounds_and_rules_and_holds_places() {
         "capture_key_rotate",
         "capture_session",
         "capture_names",
+        "capture_sample",
+        "capture_format",
         "capture_keep_bytes",
         "capture_keep_age",
         "log_format",

@@ -47,4 +47,5 @@ mod reuse;
 mod schema;
 mod sidecar;
 mod signals;
+mod sql;
 mod victoria;

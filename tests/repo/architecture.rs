@@ -219,6 +219,7 @@ fn field_names(files: &[Source]) -> Vec<String> {
         "src/measure/dialect/",
         "src/sim/",
         "src/trace/",
+        "src/trace_file/parquet/columns.rs",
         "src/cli/demo/load.rs",
         "src/replay/request/body.rs",
         "src/report/peer_files/",

@@ -818,26 +818,14 @@ fn pipes_are_read_and_written_and_cuts_begin_where_they_begin() {
 }
 
 #[test]
-fn an_unreadable_or_unwritable_format_says_why_and_names_others() {
-    let folder = tempfile::tempdir().unwrap();
-    let parquet = folder.path().join("t.parquet");
-    let parquet = parquet.to_str().unwrap();
-    assert!(trace(&["convert", FIRST60, "--to", "parquet", "--output", parquet]).status.success());
-    for (arguments, expected) in [
-        (
-            ["convert", FIRST60, "--to", "servegen"].as_slice(),
-            "servegen cannot be written: it holds no requests, only the rates and distributions from which some are drawn: \
-             what came back would be others, without prefixes and sessions; write mooncake or streamgauge",
-        ),
-        (
-            &["info", parquet],
-            "parquet cannot be read: it is for other programs to take over; keep the trace that it was made of",
-        ),
-    ] {
-        let done = trace(arguments);
-        assert_eq!(done.status.code(), Some(1));
-        assert_eq!(said(&done).lines().last().unwrap(), format!("error: {expected}"));
-    }
+fn an_unwritable_format_says_why_and_names_others() {
+    let done = trace(&["convert", FIRST60, "--to", "servegen"]);
+    assert_eq!(done.status.code(), Some(1));
+    assert_eq!(
+        said(&done).lines().last().unwrap(),
+        "error: servegen cannot be written: it holds no requests, only the rates and distributions from which some are \
+         drawn: what came back would be others, without prefixes and sessions; write mooncake or streamgauge"
+    );
 }
 
 #[test]

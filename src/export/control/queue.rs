@@ -204,6 +204,8 @@ mod tests {
             rotate: false,
             block: 16,
             names: 1,
+            sample: crate::measure::sample_share::SampleShare::ALL,
+            parquet: false,
             session: None,
             retention: Retention { bytes: u64::MAX, age: Gap::from_millis(u64::MAX / 1_000_000) },
         };

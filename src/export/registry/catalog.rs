@@ -281,6 +281,8 @@ catalog! {
         "Objectives of an SLO that requests missed; a request can miss several.";
     SloTokens = Counter, "streamgauge.slo.output_tokens", "{token}", &[MODEL, "slo"],
         "Output tokens of requests that met an SLO.";
+    SloInvalidLimits = Counter, "streamgauge.slo.invalid_limits", "{limit}", &["objective"],
+        "Limits in header fields of requests that were ignored, because they are no number of milliseconds up to an hour.";
     SloTarget = Gauge, "streamgauge.slo.target", "1", &["slo"],
         "Share of requests that should meet an SLO; what is left is its error budget.";
     ProxyOverhead = seconds(OVERHEAD, |_| false), "streamgauge.proxy.overhead", "s", &["stage"],

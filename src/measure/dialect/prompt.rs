@@ -58,8 +58,8 @@ pub trait PromptSink {
     fn word(&mut self, word: &str);
     /// A part that is not text. Implementations must include its content in any hash of what follows.
     fn part(&mut self, medium: Medium, place: MediaLocation<'_>);
-    /// The end of a message of the conversation.
-    fn message_ends(&mut self);
+    /// The end of a message of the conversation. `by_user` is true if its role is `user`, or if it has none.
+    fn message_ends(&mut self, by_user: bool);
 }
 
 /// Request parameters beyond its shape.
@@ -97,6 +97,8 @@ pub(super) const GOES_ON_FROM: &str = "previous_response_id";
 const KEPT: u8 = 0x80;
 /// Lists of conversation messages. Tools and system prompts may be lists too, but are not turns.
 const SAID: [&str; 3] = ["messages", "contents", "input"];
+/// Role of the messages that a person or an agent writes.
+const USER: &str = "user";
 /// Cache instructions, which clients move from turn to turn.
 const NOT_CONTENT: [&str; 2] = ["cache_control", "cachePoint"];
 
@@ -134,9 +136,11 @@ impl<'a> RequestBody<'a> {
                 JsonValue::Array(messages) if messages.iter().all(|message| message.as_object().is_some()) => {
                     for message in messages.iter_mut().filter(|message| !is_for_cache(message)) {
                         sink.mark(&[mark::ITEM]);
+                        let role = message.as_object().and_then(|message| message.get("role")?.as_str());
+                        let by_user = role.is_none_or(|role| role == USER);
                         walk(message, None, key, sink);
                         if SAID.contains(key) {
-                            sink.message_ends();
+                            sink.message_ends(by_user);
                         }
                     }
                 }
@@ -390,6 +394,7 @@ mod tests {
         bytes: Vec<u8>,
         parts: Vec<(Medium, String)>,
         messages: Vec<usize>,
+        by_user: Vec<bool>,
     }
 
     impl PromptSink for Walked {
@@ -405,8 +410,9 @@ mod tests {
         fn part(&mut self, medium: Medium, place: MediaLocation<'_>) {
             self.parts.push((medium, format!("{place:?}")));
         }
-        fn message_ends(&mut self) {
+        fn message_ends(&mut self, by_user: bool) {
             self.messages.push(self.bytes.len());
+            self.by_user.push(by_user);
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{AmbiguousPath, Dialect};
 use crate::measure::request_class::ClassValues;
+use crate::measure::slo::RequestSlo;
 
 /// The shape of one request.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -45,6 +46,8 @@ pub struct RequestShape {
     pub server: Option<(Arc<str>, u16)>,
     /// Values of the configured classes.
     pub classes: ClassValues,
+    /// Limits that the request sets for itself; empty unless an SLO uses them.
+    pub slo: RequestSlo,
 }
 
 impl RequestShape {

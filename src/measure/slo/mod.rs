@@ -8,12 +8,14 @@
 //! (and their tokens) that meet every objective. Failed and cancelled requests miss; `exclude=cancelled` or
 //! `exclude=failed` removes them from the count instead. A reply that cannot have a value is excluded too, such as
 //! the TTFT of a reply without streaming or tokens. A stream of one token has no inter-token latency and meets any
-//! limit on it. The [target](SloTarget) is the share of requests that should meet the SLO; alerts derive the error
+//! limit on it. A limit `header` is the [request's own](RequestSlo); such an SLO applies to requests that set one. The
+//! [target](SloTarget) is the share of requests that should meet the SLO; alerts derive the error
 //! budget from it.
 
 pub mod criteria;
 mod parse;
 mod record_input;
+mod request_slo;
 mod target;
 pub mod term;
 
@@ -24,7 +26,11 @@ use super::outcome::Outcome;
 use super::request_class::ClassValues;
 use super::time::Gap;
 pub use parse::SloError;
+pub use request_slo::RequestSlo;
 pub use target::SloTarget;
+
+/// Limit of an objective that takes it from the header of each request.
+const HEADER: &str = "header";
 
 /// The configured SLOs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,6 +67,11 @@ impl Slos {
         &self.gap_limits
     }
 
+    /// Whether an SLO takes limits from the header of a request.
+    pub fn read_headers(&self) -> bool {
+        self.list.iter().any(Slo::reads_headers)
+    }
+
     /// Every SLO that applies to these measurements, with its verdict.
     pub fn judge<'a>(&'a self, judged: SloInput<'a>) -> impl Iterator<Item = (&'a Slo, Verdict)> {
         let for_it = self.list.iter().filter(move |slo| slo.is_for(&judged));
@@ -77,6 +88,8 @@ pub struct SloInput<'a> {
     pub model: &'a str,
     /// Class values of the request.
     pub classes: &'a ClassValues,
+    /// Limits that the request set for itself.
+    pub request_slo: RequestSlo,
     /// Outcome of the request.
     pub outcome: Outcome,
     /// Whether the response was a stream of events.
@@ -115,7 +128,15 @@ pub struct Slo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Objective {
     metric: Metric,
-    limit: Gap,
+    limit: Limit,
+}
+
+/// Limit of an objective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit {
+    Fixed(Gap),
+    /// The request's own, from its header.
+    Header,
 }
 
 /// Measurement that an objective limits.
@@ -177,9 +198,9 @@ impl Slo {
         self.target
     }
 
-    /// Limits of the objectives whose metric satisfies `of`.
+    /// Fixed limits of the objectives whose metric satisfies `of`.
     pub fn limits(&self, of: impl Fn(Metric) -> bool) -> impl Iterator<Item = Gap> {
-        self.objectives.iter().filter(move |o| of(o.metric)).map(|o| o.limit)
+        self.objectives.iter().filter(move |o| of(o.metric)).filter_map(Objective::fixed_limit)
     }
 
     /// Each objective as an SLO of its own, with the same filter. A name has a space, which no configured SLO has.
@@ -190,11 +211,11 @@ impl Slo {
         })
     }
 
-    /// This SLO under another name, with each limit times a factor of its metric.
+    /// This SLO under another name, with each fixed limit times a factor of its metric.
     pub fn with_scaled_limits(&self, name: String, factor: impl Fn(Metric) -> f64) -> Self {
         let scaled = |of: &Objective| {
-            let nanos = of.limit.as_nanos() as f64 * factor(of.metric);
-            Objective { limit: Gap::from_nanos(nanos.round() as u64), ..*of }
+            let scale = |limit: Gap| Gap::from_nanos((limit.as_nanos() as f64 * factor(of.metric)).round() as u64);
+            Objective { limit: of.fixed_limit().map_or(of.limit, |limit| Limit::Fixed(scale(limit))), ..*of }
         };
         Self { name, objectives: self.objectives.iter().map(scaled).collect(), ..self.clone() }
     }
@@ -206,6 +227,11 @@ impl Slo {
         judged.route.is_some_and(|route| fits(&self.route, route))
             && fits(&self.model, judged.model)
             && self.classes.iter().all(fits_class)
+            && (!self.reads_headers() || self.objectives.iter().any(|o| o.is_set_by(&judged.request_slo)))
+    }
+
+    fn reads_headers(&self) -> bool {
+        self.objectives.iter().any(|objective| objective.limit == Limit::Header)
     }
 
     fn verdict(&self, judged: &SloInput<'_>, gap_limits: &[Gap]) -> Verdict {
@@ -244,14 +270,32 @@ impl fmt::Display for Objective {
             Metric::Itl(permille) => write!(f, ".p{}", f64::from(permille) / 10.0)?,
             _ => {}
         }
-        write!(f, "<={}", self.limit)
+        match self.limit {
+            Limit::Fixed(limit) => write!(f, "<={limit}"),
+            Limit::Header => write!(f, "<={HEADER}"),
+        }
     }
 }
 
 impl Objective {
+    fn fixed_limit(&self) -> Option<Gap> {
+        match self.limit {
+            Limit::Fixed(limit) => Some(limit),
+            Limit::Header => None,
+        }
+    }
+
+    /// Whether the request itself sets this objective's limit.
+    fn is_set_by(&self, request: &RequestSlo) -> bool {
+        self.limit == Limit::Header && request.limit(self.metric).is_some()
+    }
+
     /// Whether the objective is met; `None` if the reply cannot have the value.
     fn holds(&self, judged: &SloInput<'_>, gap_limits: &[Gap]) -> Option<bool> {
-        let within = |value: Option<Gap>| value.is_none_or(|value| value <= self.limit);
+        let Some(limit) = self.fixed_limit().or_else(|| judged.request_slo.limit(self.metric)) else {
+            return Some(true);
+        };
+        let within = |value: Option<Gap>| value.is_none_or(|value| value <= limit);
         match self.metric {
             Metric::E2e => Some(within(Some(judged.e2e))),
             _ if !judged.streamed => None,
@@ -259,7 +303,7 @@ impl Objective {
             Metric::Ttfo => Some(within(judged.ttfo)),
             Metric::Tpot => Some(within(judged.tpot)),
             Metric::Itl(permille) => {
-                let at = gap_limits.binary_search(&self.limit).ok()?;
+                let at = gap_limits.binary_search(&limit).ok()?;
                 let over = judged.gaps_over.get(at).copied().unwrap_or(0);
                 // Nearest rank: the percentile is within the limit if at most the gaps above its rank exceed the
                 // limit.
@@ -283,7 +327,8 @@ mod tests {
                 .unwrap();
         assert_eq!((slo.name(), slo.model.as_deref(), slo.route.as_deref()), ("fast", Some("llama-*"), Some("/v1/*")));
         assert_eq!(slo.classes, [("tier".to_owned(), "gold".to_owned())]);
-        let objectives: Vec<_> = slo.objectives.iter().map(|o| (o.metric, o.limit.to_string())).collect();
+        let objectives: Vec<_> =
+            slo.objectives.iter().filter_map(|o| Some((o.metric, o.fixed_limit()?.to_string()))).collect();
         let expected = [(Metric::Ttft, "500ms"), (Metric::Itl(999), "50.0ms"), (Metric::Tpot, "20.0ms")];
         assert_eq!(objectives, expected.map(|(metric, limit)| (metric, limit.to_owned())));
         assert!(slo.exclude_cancelled && !slo.exclude_failed);
@@ -301,6 +346,41 @@ mod tests {
         assert!(parts.iter().all(|part| part.model.as_deref() == Some("m") && part.exclude_failed));
         assert_eq!(parts[0].name(), "fast ttft<=500ms");
         assert!(Slos::new([vec![slo], parts].concat()).is_ok());
+    }
+
+    #[test]
+    fn a_limit_of_the_header_is_the_requests_own_and_selects_the_requests_that_set_one() {
+        let slos = Slos::new(vec!["request: ttft<=header tpot<=header".parse().unwrap()]).unwrap();
+        assert_eq!(slos.iter().next().unwrap().to_string(), "request: ttft<=header tpot<=header");
+        let parts: Vec<_> = slos.iter().flat_map(Slo::objectives).map(|part| part.to_string()).collect();
+        assert_eq!((parts, slos.read_headers()), (vec!["ttft<=header".to_owned(), "tpot<=header".to_owned()], true));
+        assert!(!Slos::new(vec!["x: ttft<=9ms".parse().unwrap()]).unwrap().read_headers());
+        let millis = |millis: u64| Some(Gap::from_millis(millis));
+        let verdict = |ttft: Option<u64>, tpot: Option<u64>, outcome| {
+            let judged = SloInput {
+                route: Some("/v1/messages"),
+                model: "m",
+                classes: &ClassValues::default(),
+                request_slo: RequestSlo::of_nanos(ttft.map(|ms| ms * 1_000_000), tpot.map(|ms| ms * 1_000_000)),
+                outcome,
+                streamed: true,
+                ttft: millis(300),
+                ttfo: None,
+                tpot: millis(20),
+                e2e: Gap::from_millis(900),
+                gap_count: 9,
+                gaps_over: &[],
+            };
+            slos.judge(judged).map(|(_, verdict)| verdict).next()
+        };
+        assert_eq!(verdict(None, None, Outcome::Success), None);
+        assert_eq!(verdict(Some(300), None, Outcome::Success), Some(Verdict::Met));
+        assert_eq!(verdict(Some(300), Some(19), Outcome::Success), Some(Verdict::Missed(vec!["tpot"])));
+        assert_eq!(verdict(Some(299), Some(20), Outcome::Success), Some(Verdict::Missed(vec!["ttft"])));
+        assert_eq!(verdict(Some(300), None, Outcome::Failed), Some(Verdict::Missed(vec!["error"])));
+        for text in ["x: e2e<=header", "x: ttft<=headers", "x: itl.p99<=header"] {
+            assert!(text.parse::<Slo>().is_err(), "{text}");
+        }
     }
 
     #[test]

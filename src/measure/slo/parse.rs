@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Metric, Objective, Slo, SloTarget};
+use super::{HEADER, Limit, Metric, Objective, Slo, SloTarget};
 use crate::measure::dialect;
 use crate::measure::glob::glob;
 use crate::measure::time::{Gap, ParseDurationError};
@@ -153,9 +153,19 @@ impl<'a> Parser<'a> {
             return self.fail(format!("expected `<=` after `{word}`"));
         }
         self.word(char::is_whitespace);
-        let limit = self.limit()?;
+        let limit = match metric {
+            Metric::Ttft | Metric::Tpot if self.take_header() => Limit::Header,
+            _ => Limit::Fixed(self.limit()?),
+        };
         slo.objectives.push(Objective { metric, limit });
         Ok(())
+    }
+
+    fn take_header(&mut self) -> bool {
+        let begin = self.at;
+        let is_header = self.word(|c| !c.is_whitespace()) == HEADER;
+        self.at = if is_header { self.at } else { begin };
+        is_header
     }
 
     /// Parses a duration with its unit.

@@ -16,6 +16,7 @@ impl<'a> SloInput<'a> {
             route: record.shape.dialect.map(|_| record.shape.route()),
             model: record.shape.model.as_deref().unwrap_or(""),
             classes: &record.shape.classes,
+            request_slo: record.shape.slo,
             outcome: record.outcome,
             streamed: record.streamed && record.times.first_token.is_some(),
             ttft: record.ttft(),

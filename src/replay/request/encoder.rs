@@ -220,6 +220,7 @@ impl RequestEncoder {
             None => form.body(&send.entry, &[], &self.content.text(&send.row()), *exact, seed, &self.own),
         };
         let own = form.fields(self.key.as_deref()).map(|(name, value)| (name.to_owned(), value));
-        encode_http_request(target, form.path(), own.chain(self.fields.iter().cloned()), &body)
+        let slo = send.entry.request_slo().fields().map(|(name, value)| (name.to_owned(), value));
+        encode_http_request(target, form.path(), own.chain(slo).chain(self.fields.iter().cloned()), &body)
     }
 }

@@ -126,6 +126,7 @@ impl CompletedRequest {
                 reads: times.head.map(|_| self.reads),
             })),
             upstream: Some(upstream.to_owned()),
+            slo: asked.slo.clone(),
             timing: Timing { lost_gaps: (self.lost_gaps > 0).then_some(self.lost_gaps), ..response.timing },
             ..response
         }

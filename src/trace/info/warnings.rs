@@ -43,6 +43,11 @@ pub enum TraceWarning {
         /// Number of such rows.
         rows: u64,
     },
+    /// The capture kept only a share of sessions.
+    Sampled {
+        /// The share, above 0 and below 1.
+        share: f64,
+    },
     /// The trace has no rows.
     Empty,
 }
@@ -79,6 +84,12 @@ impl TraceWarning {
             Self::EstimatedTokens { rows } => {
                 format!("{rows} prompts have bytes and no tokens; a token is taken for four bytes")
             }
+            Self::Sampled { share } => {
+                format!(
+                    "the capture kept {} % of the sessions: counts and rates are those of the sample",
+                    share * 100.0
+                )
+            }
             Self::Empty => "there are no requests".to_owned(),
         }
     }
@@ -92,6 +103,9 @@ impl TraceWarning {
             Self::ImpossibleLengths { fitting_block_size: Some(_), .. } => "say the size with --block-size",
             Self::ImpossibleLengths { .. } => "check the size of blocks (--block-size) and how lengths were counted",
             Self::EstimatedTokens { .. } => "capture with a tokenizer, or where the server reports its usage",
+            Self::Sampled { .. } => {
+                "divide counts and rates by the share; a cache sees fewer sessions than in production, so it hits less often"
+            }
             Self::Empty => "check that this is the file you mean",
         }
     }
@@ -127,6 +141,7 @@ pub(super) fn collect(
         (arrivals.unsorted > 0).then_some(TraceWarning::Unsorted { rows: arrivals.unsorted }),
         misfits.map(|(rows, first, fits)| TraceWarning::ImpossibleLengths { rows, first, fitting_block_size: fits }),
         (info.input_estimated > 0).then_some(TraceWarning::EstimatedTokens { rows: info.input_estimated }),
+        header.sample.map(|share| TraceWarning::Sampled { share }),
         (info.requests == 0).then_some(TraceWarning::Empty),
     ];
     warnings.into_iter().flatten().collect()

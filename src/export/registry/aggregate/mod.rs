@@ -312,6 +312,9 @@ impl Aggregate {
     fn record_verdicts(&mut self, record: &RequestRecord, entry: RecordContext<'_>) {
         // SLOs depend on the request, not on its kind.
         let (model, entry) = (entry.model, RecordContext { cache_slot: None, ..entry });
+        for metric in record.shape.slo.invalid() {
+            self.count((Id::SloInvalidLimits, 0), 1, entry, |symbols| [symbols.text(metric.name())]);
+        }
         for (slo, verdict) in record.slos.verdicts(record) {
             let slo = self.interner.text(slo.name());
             let (result, tokens) = match &verdict {
