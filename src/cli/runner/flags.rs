@@ -467,7 +467,7 @@ mod tests {
         assert_eq!(client_abort("10tok"), Ok(ClientAbort::Tokens(10)));
         assert_eq!(client_abort("500ms"), Ok(ClientAbort::After(Gap::from_millis(500))));
         let goals = |text: &str| sweep_goals(&[conditions(text).unwrap()]).map(|goals| goals.unwrap().to_string());
-        assert_eq!(goals("goodput < 95%  ttft.p95 <= 1s").unwrap(), "goodput<95% ttft.p95<=1s");
+        assert_eq!(goals("goodput < 95%  ttft.p95 <= 1s").unwrap(), "goodput>=95% ttft.p95<=1s");
         assert!(goals("osl.avg>=40").unwrap_err().to_string().contains("A sweep is judged by shares of requests"));
         assert_eq!(header("Authorization: Bearer x"), Ok(("authorization".to_owned(), "Bearer x".to_owned())));
         assert!(warmup("req").is_err() && client_abort("0tok").is_err());

@@ -215,7 +215,9 @@ mod tests {
         assert!(error("[]").1.contains("no rows"));
         let expecting = "- {name: a, rate: 1, expect: 'ttft.p95 < baseline + 10%'}\n";
         assert!(error(expecting).1.contains("no row has `baseline: true`"));
-        assert!(error("- {name: a, rate: 1, expect: fast}").1.starts_with("expected METRIC.STATISTIC"));
+        assert!(
+            error("- {name: a, rate: 1, expect: fast}").1.starts_with("expected `<=`, `<`, `>=` or `>` after `fast`")
+        );
         assert!(error("- {name: a, rate: 1, baseline: 1}").1.contains("`true` or `false`"));
         let two = "- {name: b, rate: 1, baseline: true}\n- {name: c, rate: 1, baseline: true}\n";
         assert!(error(two).1.contains("several rows"));

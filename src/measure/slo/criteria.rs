@@ -127,7 +127,7 @@ impl Criterion {
 }
 
 impl fmt::Display for Criteria {
-    /// Writes the original text.
+    /// Writes what must hold.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -139,7 +139,7 @@ impl FromStr for Criteria {
     fn from_str(text: &str) -> Result<Self, SloError> {
         let terms = ConditionTerm::parse_all(text, EXPECTED)?;
         let list = terms.iter().map(criterion).collect::<Result<Vec<_>, _>>()?;
-        let text = terms.iter().map(ConditionTerm::compact).collect::<Vec<_>>().join(" ");
+        let text = terms.iter().map(required).collect::<Vec<_>>().join(" ");
         Ok(Self { text, list })
     }
 }
@@ -148,6 +148,11 @@ const EXPECTED: &str =
     "expected a percentile, as in ttft.p99<=500ms (of ttft, ttfo, itl, tpot or e2e), or goodput>=95%";
 
 const ITL: &str = "itl";
+
+/// What must hold, as text.
+fn required(term: &ConditionTerm<'_>) -> String {
+    format!("{}{}{}", term.figure, if term.figure == "goodput" { ">=" } else { "<=" }, term.limit)
+}
 
 /// Reads what must hold. A term may also state what must not: `ttft.p99>500ms` and `goodput<95%`.
 fn criterion(term: &ConditionTerm<'_>) -> Result<Criterion, SloError> {
