@@ -45,10 +45,10 @@ fn exact(pod: &str, metric: &str) -> Vec<f64> {
     let mut values: Vec<f64> = rows
         .map(Result::unwrap)
         .flat_map(|row| match metric {
-            "ttft" => row.timing.first_token.into_iter().collect(),
+            "ttft" => row.timing.first_token.into_iter().collect::<Vec<u64>>(),
             _ => unpack(&row.timing.gaps.unwrap()).unwrap().iter().map(|event| event.latency().0.as_nanos()).collect(),
         })
-        .map(|nanos: u64| nanos as f64 / 1e6)
+        .map(|nanos| nanos as f64 / 1e6)
         .collect();
     values.sort_by(f64::total_cmp);
     values
