@@ -132,7 +132,7 @@ fn check_prints_what_is_in_force_and_where_it_comes_from() {
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318");
     command.env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=s3cret").env("OTEL_TRACES_EXPORTER", "none");
     let stdout = "\
-# Streamgauge 0.1.0, configuration 159d6b5dada74318
+# Streamgauge 0.1.0, configuration 41d004b99e4be9f3
 listen: 127.0.0.1:8080  # default
 admin: 127.0.0.1:9464  # default
 admin_hosts: none  # default

@@ -757,7 +757,7 @@ fn the_default_block_length_depends_on_its_unit() {
 #[test]
 fn the_digest_names_the_values_and_not_how_they_were_typed() {
     let digest = |flags: &[&str]| load("upstream: http://a", flags, &[]).unwrap().config.digest();
-    assert_eq!(digest(&["--workers=2"]), "535246b7575c9c15");
+    assert_eq!(digest(&["--workers=2"]), "13911798fef3c054");
     assert_eq!(digest(&["--workers=2", "--stall=1000ms"]), digest(&["--workers=2"]));
     assert_ne!(digest(&["--workers=2", "--stall=1001ms"]), digest(&["--workers=2"]));
 }
