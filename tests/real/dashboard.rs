@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::http_client::{get, json as json_of, post};
 use super::processes::{self, ChildProcess, SOON, address, until};
 use super::promql::{PromQl, Sampled, encoded};
+use super::support::client::{Client, chat};
 use super::support::upstream::Upstream;
 use super::tools;
 
@@ -250,7 +251,8 @@ fn every_query_returns_data_of_real_proxies() {
     let server = reasoning();
     let upstream = format!("--upstream=http://{}", server.addr);
     let capture = format!("--capture={}", directory.path().join("capture").display());
-    let arguments = ["proxy", &upstream, "--slo=thinks: ttft<=1s", "--class=tier=header:x-tier", &capture];
+    let slos = ["--slo=thinks: ttft<=1s", "--slo=own: ttft<=header"];
+    let arguments = ["proxy", &upstream, slos[0], slos[1], "--class=tier=header:x-tier", &capture];
     let proxy =
         |also: &[&str]| program(&[&arguments[..], also].concat(), listen, admin, &telemetry("streamgauge", admin));
     let before = proxy(&[]);
@@ -319,6 +321,9 @@ fn every_query_returns_data_of_real_proxies() {
         }
         for proxy in [listen, thinker] {
             assert_eq!(post(proxy, "/v1/chat/completions", &asked).status(), 200);
+            // The limit in its header is no number.
+            let invalid = chat(&asked.to_string()).replacen("\r\n", "\r\nx-slo-ttft-ms: soon\r\n", 1);
+            assert_eq!(Client::connect(proxy).send(invalid).response().status(), 200);
         }
         backends.iter_mut().for_each(Backend::ask);
         std::thread::sleep(Duration::from_millis(200));

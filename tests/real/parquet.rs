@@ -74,7 +74,7 @@ fn full() -> Value {
         "abort_tokens": 20, "in_flight": 21, "reasoning_tokens": 22,
         "transfer": {"connecting": 23, "head": 24, "first_byte": 25, "sent": 26, "received": 27, "reads": 28},
         "wanted": {"input_tokens": 22, "output_tokens": 23, "think": 24, "abort_tokens": 25, "abort_after": 26},
-        "upstream": "h:1", "class": {"tier": "gold"},
+        "upstream": "h:1", "class": {"tier": "gold"}, "slo": {"ttft": 29, "tpot": 30},
     })
 }
 
@@ -90,7 +90,7 @@ fn every_field_is_a_column_with_its_value_and_what_is_unknown_is_null() {
     let mut expected = serde_json::Map::new();
     for (name, value) in full.as_object().unwrap() {
         match (name.as_str(), value) {
-            ("params" | "prompt" | "timing" | "wanted" | "transfer", Value::Object(fields)) => {
+            ("params" | "prompt" | "timing" | "wanted" | "transfer" | "slo", Value::Object(fields)) => {
                 expected.extend(fields.iter().map(|(field, value)| (format!("{name}_{field}"), value.clone())));
             }
             _ => _ = expected.insert(name.clone(), value.clone()),
@@ -100,10 +100,14 @@ fn every_field_is_a_column_with_its_value_and_what_is_unknown_is_null() {
     expected.remove("timing_gaps");
     expected.insert("gap_ns".to_owned(), json!(events.iter().map(|event| event.gap().as_nanos()).collect::<Vec<_>>()));
     expected.insert("gap_tokens".to_owned(), json!([1, 0]));
+    // The header has no start.
+    expected.insert("time".to_owned(), Value::Null);
+    // Two gaps of a millisecond: 32 · log2(1,000,000) = 637.8.
+    expected.insert("gap_sketch".to_owned(), json!([[637, 2]]));
     expected["class"] = json!("{\"tier\":\"gold\"}");
     expected["prompt_parts"] = json!(serde_json::to_string(&row.prompt.parts).unwrap());
     assert_eq!(read[0], Value::Object(expected.clone()));
-    let lists = ["prompt_blocks", "gap_ns", "gap_tokens"];
+    let lists = ["prompt_blocks", "gap_ns", "gap_tokens", "gap_sketch"];
     expected
         .iter_mut()
         .for_each(|(name, value)| *value = if lists.contains(&&**name) { json!([]) } else { Value::Null });
