@@ -9,7 +9,7 @@
 //!
 //! # Memory
 //! Values below 256 are counted, which takes at most 2 KiB. Values below 2³² (4.29 s in nanoseconds) take four bytes at
-//! first. Every [`MAX_SMALL`] of them move to lists by their upper 16 bits, which hold the lower 16: two bytes each, and
+//! first. Every 2¹⁶ of them move to lists by their upper 16 bits, which hold the lower 16: two bytes each, and
 //! a growing list copies a small part of the values. Larger values take eight bytes. All lists have an eighth of spare
 //! capacity and are sorted in place.
 

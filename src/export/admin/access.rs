@@ -2,9 +2,9 @@
 //!
 //! | role | reads | has it |
 //! |---|---|---|
-//! | [`Probe`](AdminRole::Probe) | `/livez`, `/readyz` without its reason | everyone: a kubelet can send neither a token nor a certificate |
-//! | [`Metrics`](AdminRole::Metrics) | also `/metrics` | a token of `admin_metrics_token_file` |
-//! | [`Full`](AdminRole::Full) | and changes everything | a token of `admin_token_file`, or a client certificate |
+//! | `Probe` | `/livez`, `/readyz` without its reason | everyone: a kubelet can send neither a token nor a certificate |
+//! | `Metrics` | also `/metrics` | a token of `admin_metrics_token_file` |
+//! | `Full` | and changes everything | a token of `admin_token_file`, or a client certificate |
 //!
 //! Without any of these settings everyone has the full role. A token comes as `Authorization: Bearer TOKEN`, or as the
 //! password of Basic authentication with any user name, because a browser can only ask for that.
