@@ -176,7 +176,7 @@ async fn poll(instances: &Rc<Vec<TopInstance>>) -> Vec<TopRow> {
 }
 
 async fn rows_of(instance: &TopInstance) -> Vec<TopRow> {
-    let reply = instance.page.fetch(POLL_TIMEOUT, MAX_REPLY_BYTES).await;
+    let reply = instance.page.fetch(MAX_REPLY_BYTES).await;
     let read = reply.and_then(|bytes| {
         serde_json::from_slice::<HistoryReply>(&bytes).map_err(|_| "the reply is not that of an admin port".to_owned())
     });

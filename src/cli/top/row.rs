@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::window::{HistoryReply, TopQuantiles, WindowFigures};
 use crate::cli::terminal::{render_table, right_aligned_table};
+use crate::report::ascii_plot::replace_unprintable;
 
 /// How a row is, in rising order of badness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
@@ -198,8 +199,7 @@ fn join_or_dash(parts: impl Iterator<Item = String>) -> String {
 /// A text of another process, without what would move a terminal's cursor, and cut.
 fn shown(text: &str) -> String {
     const MAX_CHARS: usize = 60;
-    let clean = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c });
-    let short: String = clean.take(MAX_CHARS).collect();
+    let short: String = replace_unprintable(text).chars().take(MAX_CHARS).collect();
     if text.chars().count() > MAX_CHARS { short + "…" } else { short }
 }
 

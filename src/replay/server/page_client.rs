@@ -15,12 +15,13 @@ use crate::replay::sender::target::{TargetConnector, TargetUrl};
 pub struct PageClient {
     target: TargetUrl,
     connector: TargetConnector,
+    timeout: Gap,
     path: String,
     fields: Vec<(String, String)>,
 }
 
 impl PageClient {
-    /// Each request has these header fields, which may hold credentials. TLS serves `https` targets only.
+    /// `timeout` limits each read, with its connection. Each request has these header fields, which may hold credentials. TLS serves `https` targets only.
     pub fn new(
         target: TargetUrl,
         tls: Option<Arc<ClientConfig>>,
@@ -31,17 +32,17 @@ impl PageClient {
         let tls = tls.filter(|_| target.tls);
         let connector = TargetConnector::new(target.clone(), tls, timeout);
         let path = format!("{}{path}", target.base);
-        Self { target, connector, path, fields }
+        Self { target, connector, timeout, path, fields }
     }
 
     /// Reads the page, of at most `most` bytes, within the timeout. Needs a `LocalRuntime`.
     ///
     /// # Errors
     /// The reason, with a remedy if one is known.
-    pub async fn fetch(&self, timeout: Gap, most: usize) -> Result<Bytes, String> {
-        let (target, path, fields) = (&self.target, &*self.path, &*self.fields);
+    pub async fn fetch(&self, most: usize) -> Result<Bytes, String> {
+        let Self { target, timeout, path, fields, .. } = self;
         let request = FetchRequest { target, path, accept: "application/json", fields, body: None };
-        match Clock::Monotonic.timeout(timeout, fetch(&self.connector, request, most)).await {
+        match Clock::Monotonic.timeout(*timeout, fetch(&self.connector, request, most)).await {
             None => Err(format!("no reply within {timeout}")),
             Some(Ok(page)) => Ok(page),
             Some(Err(FetchError::Status(status))) => Err(match status.as_u16() {

@@ -14,7 +14,7 @@ use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
 
 use super::HEADER_KEY;
-use super::columns::{AT, COLUMNS, ParquetColumn, gap_sketch, json, schema};
+use super::columns::{AT, COLUMNS, GAPS, ParquetColumn, gap_sketch, json, schema};
 use crate::trace_file::row::{TraceEntry, TraceHeader};
 
 /// Maximum requests per row group, and maximum ids and gap bytes in one. The writer holds 60 KiB of metadata per group
@@ -36,7 +36,7 @@ impl<W: Write + Send> ParquetWriter<W> {
     /// If the write fails.
     pub fn new(header: &TraceHeader, out: W) -> Result<Self, ParquetError> {
         let about = KeyValue::new(HEADER_KEY.to_owned(), json(header));
-        let gaps = ColumnPath::new(["gap_ns", "list", "element"].map(str::to_owned).to_vec());
+        let gaps = ColumnPath::new([GAPS[0], "list", "element"].map(str::to_owned).to_vec());
         let properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
             .set_created_by("streamgauge".to_owned())
