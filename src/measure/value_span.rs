@@ -70,7 +70,13 @@ impl ValueKind {
 const LONG: usize = 48;
 
 fn string_end(bytes: &[u8]) -> Option<usize> {
-    let (mut at, mut is_ascii) = (0, true);
+    let at = plain_text_end(bytes);
+    if bytes.get(at) == Some(&b'"') { Some(at) } else { other_string_end(bytes, at) }
+}
+
+/// End of a string whose first `at` bytes are plain.
+fn other_string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
+    let mut is_ascii = true;
     loop {
         if at >= LONG {
             // A long string may contain all text so far, so it is searched in large steps.
@@ -105,13 +111,7 @@ fn string_end(bytes: &[u8]) -> Option<usize> {
 }
 
 fn number_end(bytes: &[u8]) -> Option<usize> {
-    let digits = |from: usize| {
-        let mut at = from;
-        while bytes.get(at).is_some_and(u8::is_ascii_digit) {
-            at += 1;
-        }
-        (at > from).then_some(at)
-    };
+    let digits = |from: usize| Some(digits_end(bytes, from)).filter(|end| *end > from);
     let mut at = usize::from(bytes.first() == Some(&b'-'));
     at = if bytes.get(at) == Some(&b'0') { at + 1 } else { digits(at)? };
     if bytes.get(at) == Some(&b'.') {
@@ -122,6 +122,62 @@ fn number_end(bytes: &[u8]) -> Option<usize> {
         at = digits(at + 1 + usize::from(signed))?;
     }
     Some(at)
+}
+
+/// One bit for each byte of a word, its highest.
+const HIGH_BITS: u64 = u64::MAX / 0xff * 0x80;
+
+/// This byte, eight times.
+const fn each(byte: u8) -> u64 {
+    u64::MAX / 0xff * byte as u64
+}
+
+/// Length of the ASCII text at the start of `bytes` that needs no escape in a string. May end early after
+/// [`LONG`] bytes, or near the end of `bytes`.
+///
+/// Token texts vary in length, so a loop over bytes pays for a mispredicted branch in most strings; a loop over words
+/// seldom does.
+#[inline]
+fn plain_text_end(bytes: &[u8]) -> usize {
+    let mut at = 0;
+    while at < LONG
+        && let Some((word, _)) = bytes[at..].split_first_chunk()
+    {
+        let word = u64::from_le_bytes(*word);
+        // A byte below a limit borrows from its high bit. A borrow spoils only the bytes after it.
+        let below = |word: u64, limit: u8| word.wrapping_sub(each(limit)) & !word;
+        let special = below(word, 0x20) | below(word ^ each(b'"'), 1) | below(word ^ each(b'\\'), 1) | word;
+        let first = first_high_bit(special);
+        at += first;
+        if first < 8 {
+            break;
+        }
+    }
+    at
+}
+
+/// End of the decimal digits from `at` on.
+#[inline]
+fn digits_end(bytes: &[u8], mut at: usize) -> usize {
+    while let Some((word, _)) = bytes.get(at..).and_then(<[u8]>::split_first_chunk) {
+        // The digits become 0 to 9; a carry spoils only the bytes after it.
+        let word = u64::from_le_bytes(*word) ^ each(b'0');
+        let first = first_high_bit(word.wrapping_add(each(0x80 - 10)) | word);
+        at += first;
+        if first < 8 {
+            return at;
+        }
+    }
+    while bytes.get(at).is_some_and(u8::is_ascii_digit) {
+        at += 1;
+    }
+    at
+}
+
+/// The first byte of a little-endian word whose high bit is set; 8 if there is none.
+#[inline]
+fn first_high_bit(word: u64) -> usize {
+    ((word & HIGH_BITS).trailing_zeros() / 8) as usize
 }
 
 /// End and length of an array of numbers.
@@ -175,6 +231,19 @@ mod tests {
         }
         for text in ["", "[", "[1", "[1,", "[1,]", "[,1]", "[1 2]", "[null]", "[[1]]", "[\"1\"]", "1"] {
             assert_eq!(ValueKind::Numbers.end(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn words_and_single_bytes_give_the_same_ends() {
+        for length in 0..=2 * LONG {
+            for byte in [0, 0x1f, b' ', b'"', b'/', b'\\', b'[', b':', 0x7f, 0x80, 0xa0, 0xff] {
+                let mut text = vec![b'7'; length];
+                text.extend_from_slice(&[byte, b'"', b'1', b'"', 0, 0x9f, b'7', b'8', b'9', b'}']);
+                assert_eq!(string_end(&text), other_string_end(&text, 0), "{byte} at {length}");
+                assert_eq!(digits_end(&text, 0), length, "{byte} at {length}");
+                assert_eq!(digits_end(&text[..length], 0), length);
+            }
         }
     }
 

@@ -78,7 +78,8 @@ impl SseFramer {
                 bytes = &bytes[1..];
                 continue;
             }
-            let end = memchr::memchr2(b'\n', b'\r', bytes);
+            // Every event ends with an empty line, which needs no search.
+            let end = if bytes[0] == b'\n' { Some(0) } else { memchr::memchr2(b'\n', b'\r', bytes) };
             if self.line.len() + end.unwrap_or(bytes.len()) > MAX_EVENT {
                 return self.stop_reading();
             }
@@ -182,33 +183,32 @@ impl SseFramer {
             self.name.clear();
             return DataField::None;
         }
-        let (field, value) = match memchr::memchr(b':', line) {
-            Some(0) => {
-                self.comments += 1;
-                return data;
-            }
-            Some(colon) => {
-                let value = &line[colon + 1..];
-                (&line[..colon], value.strip_prefix(b" ").unwrap_or(value))
-            }
-            None => (line, &b""[..]),
-        };
-        match field {
-            b"data" => match data {
-                DataField::None => DataField::Borrowed(value),
-                DataField::Borrowed(first) => {
-                    self.data.clear();
-                    self.data.extend_from_slice(first);
-                    self.join(value)
-                }
-                DataField::Carried => self.join(value),
-            },
-            b"event" => {
+        let of_field = |value: &'l [u8]| value.strip_prefix(b" ").unwrap_or(value);
+        if let Some(value) = line.strip_prefix(b"data:") {
+            return self.data_line(of_field(value), data);
+        }
+        match memchr::memchr(b':', line) {
+            Some(0) => self.comments += 1,
+            Some(colon) if &line[..colon] == b"event" => {
                 self.name.clear();
-                self.name.extend_from_slice(value);
-                data
+                self.name.extend_from_slice(of_field(&line[colon + 1..]));
             }
-            _ => data,
+            None if line == b"event" => self.name.clear(),
+            None if line == b"data" => return self.data_line(b"", data),
+            _ => {}
+        }
+        data
+    }
+
+    fn data_line<'l>(&mut self, value: &'l [u8], data: DataField<'l>) -> DataField<'l> {
+        match data {
+            DataField::None => DataField::Borrowed(value),
+            DataField::Borrowed(first) => {
+                self.data.clear();
+                self.data.extend_from_slice(first);
+                self.join(value)
+            }
+            DataField::Carried => self.join(value),
         }
     }
 

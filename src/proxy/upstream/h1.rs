@@ -326,6 +326,8 @@ impl Http1Exchange {
         while decoded.is_ok() && out.len() == before && !body.is_done() {
             let inbox = &mut self.inbox;
             let read = ready!(self.io.poll_read(cx, |bytes, arrival| {
+                // A burst of small chunks would double the buffer several times.
+                out.reserve(bytes.len());
                 let decoded = body.decode(bytes, |payload| out.extend_from_slice(payload));
                 inbox.extend_from_slice(&bytes[decoded.unwrap_or(bytes.len())..]);
                 (arrival, decoded)
