@@ -32,6 +32,7 @@ mod status_block;
 mod successor;
 mod sweep;
 mod terminal;
+mod tool_report;
 mod top;
 mod trace;
 mod trace_input;

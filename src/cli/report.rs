@@ -7,11 +7,12 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::builder::PossibleValuesParser;
-use clap::{ArgGroup, ValueEnum, ValueHint};
+use clap::{ArgGroup, ValueHint};
 
 use super::production::production_baseline;
 use super::runner::flags::{Conditions, conditions, sweep_goals};
 use super::terminal::{text_layout, usage_error};
+use super::tool_report::{ReportFormat, aiperf_time_slices};
 use super::trace_input::{digest, ensure_rereadable};
 use super::values::{group_by, parse_duration, positive};
 use super::verb_help::VerbHelp;
@@ -155,20 +156,13 @@ pub(super) struct Args {
     #[arg(long, group = "format", help_heading = "Output")]
     html: bool,
 
-    /// Print the JSON of another tool
+    /// Print the file of another tool
     #[arg(long, group = "format", value_name = "FORMAT", help_heading = "Output")]
     out_format: Option<ReportFormat>,
 
     /// Draw with ASCII characters only
     #[arg(long, conflicts_with = "format", help_heading = "Output")]
     plain: bool,
-}
-
-/// Format of another tool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ReportFormat {
-    /// llm-d's Benchmark Report 0.2.1
-    Llmd,
 }
 
 /// Reads, adds up, prints, judges.
@@ -200,6 +194,10 @@ fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
         filter: args.filter.clone().unwrap_or_default(),
         keeps_lanes: args.html,
     };
+    anyhow::ensure!(
+        args.slice.is_some() || !args.out_format.is_some_and(ReportFormat::needs_slices),
+        "--out-format: AIPerf's time slices need a length; remedy: add --slice, as in --slice 10s"
+    );
     anyhow::ensure!(
         !settings.conditions.iter().any(Condition::needs_slos) || settings.slos.iter().next().is_some(),
         "--fail-if has no goodput to judge: say what is good with --slo"
@@ -240,13 +238,17 @@ fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
         lost.unconverted_note().iter().for_each(|note| crate::cli::terminal::eprint_line(note));
         report = report.with_production(source.display().to_string(), &mut production, percentiles);
     }
-    let words = match () {
-        () if args.json => report.json(),
-        () if args.csv => csv::render(&report),
-        () if args.markdown => markdown::render(&report, shown),
-        () if args.html => page::render(&report, &mut RunCharts::new(&mut fold, gaps), shown),
-        () if args.out_format == Some(ReportFormat::Llmd) => llmd::render(&report),
-        () => text::render(&report, shown, text_layout(args.plain)),
+    let of_slices = args.out_format.filter(|format| format.needs_slices()).zip(args.slice);
+    let words = match of_slices {
+        Some((format, slice)) => {
+            aiperf_time_slices(format, &args.paths, slice, &fold, args.filter.clone().unwrap_or_default())?
+        }
+        None if args.json => report.json(),
+        None if args.csv => csv::render(&report),
+        None if args.markdown => markdown::render(&report, shown),
+        None if args.html => page::render(&report, &mut RunCharts::new(&mut fold, gaps), shown),
+        None if args.out_format == Some(ReportFormat::Llmd) => llmd::render(&report),
+        None => text::render(&report, shown, text_layout(args.plain)),
     };
     let printed = crate::cli::terminal::print(&words)?;
     Ok(if report.fails() { ExitCode::FAILURE } else { printed })

@@ -25,7 +25,8 @@ use crate::measure::dialect;
 use crate::measure::record::Outcome;
 use crate::measure::slo::{SloInput, Slos, Verdict};
 use crate::measure::time::{Gap, Stamp, extend_span};
-use crate::stats::samples::{Samples, push};
+use crate::stats::growing_list::push;
+use crate::stats::samples::Samples;
 use crate::stats::slice_histogram::SliceHistogram;
 
 /// Maximum number of groups. All further groups share the last one, `(others)`.

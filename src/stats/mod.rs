@@ -50,6 +50,7 @@ mod distributions;
 pub mod estimate;
 #[cfg(test)]
 mod fixtures;
+pub mod growing_list;
 pub mod hash;
 pub mod hypothesis;
 pub mod interval;
@@ -58,6 +59,7 @@ pub mod locality_hash;
 pub mod percentile_estimate;
 pub mod prefix_cache;
 pub mod regression;
+mod sample_bucket;
 pub mod samples;
 pub mod similarity;
 pub mod slice_histogram;

@@ -9,11 +9,14 @@
 //!
 //! # Memory
 //! Values below 256 are counted, which takes at most 2 KiB. Values below 2³² (4.29 s in nanoseconds) take four bytes at
-//! first. Every 2¹⁶ of them move to lists by their upper 16 bits, which hold the lower 16: two bytes each, and
-//! a growing list copies a small part of the values. Larger values take eight bytes. All lists have an eighth of spare
-//! capacity and are sorted in place.
+//! first. Every 2¹⁶ of them move to buckets by their upper 16 bits, which hold the lower 16: at most two bytes each, and
+//! at most 64 KiB for all values of a bucket that are not equal. Larger values take eight bytes. All lists have an eighth of
+//! spare capacity and are sorted in place.
 
 use std::collections::BTreeMap;
+
+use super::growing_list::push;
+use super::sample_bucket::SampleBucket;
 
 /// Percentile `percent` of `count` values by the module's rule; `nth` returns the value of a rank, from 0. `None` if
 /// `count` is 0.
@@ -25,15 +28,6 @@ pub fn percentile(count: u64, percent: f64, nth: impl Fn(u64) -> f64) -> Option<
     Some(if between > 0.0 { below + (nth(rank + 1) - below) * between } else { below })
 }
 
-/// Appends to a list of unpredictable length. Capacity grows by an eighth: a `Vec` would double, and could waste half
-/// a gigabyte.
-pub fn push<T>(list: &mut Vec<T>, element: T) {
-    if list.len() == list.capacity() {
-        list.reserve_exact((list.len() / 8).max(64));
-    }
-    list.push(element);
-}
-
 /// Maximum values in four bytes.
 const MAX_SMALL: usize = 1 << 16;
 
@@ -42,10 +36,10 @@ const MAX_SMALL: usize = 1 << 16;
 pub struct Samples {
     /// Occurrences of 0, 1, 2, …
     tiny: Vec<u64>,
-    /// Values below 2³². Empty in a sorted list that has `halves`.
+    /// Values below 2³². Empty in sorted values that have `buckets`.
     small: Vec<u32>,
     /// Values below 2³²: the lower halves by the upper one.
-    halves: BTreeMap<u16, Vec<u16>>,
+    buckets: BTreeMap<u16, SampleBucket>,
     large: Vec<u64>,
 }
 
@@ -71,12 +65,12 @@ impl Samples {
         }
     }
 
-    /// Moves the values of four bytes to the halves, in runs of one list.
+    /// Moves the values of four bytes to the buckets, in runs of one bucket.
     fn split_small(&mut self) {
         self.small.sort_unstable();
         for run in self.small.chunk_by(|a, b| a >> 16 == b >> 16) {
-            let halves = self.halves.entry((run[0] >> 16) as u16).or_default();
-            run.iter().for_each(|value| push(halves, *value as u16));
+            let bucket = self.buckets.entry((run[0] >> 16) as u16).or_default();
+            run.iter().for_each(|value| bucket.push(*value as u16));
         }
         self.small.clear();
     }
@@ -91,31 +85,35 @@ impl Samples {
     /// Adds all values of another list.
     pub fn extend(&mut self, other: &Self) {
         other.tiny.iter().enumerate().for_each(|(tiny, times)| self.count(tiny, *times));
-        other.small_values().for_each(|value| self.push_small(value));
+        other.small.iter().for_each(|value| self.push_small(*value));
+        for (upper, bucket) in &other.buckets {
+            let ours = self.buckets.entry(*upper).or_default();
+            bucket.for_each(|value, times| ours.push_times(value, times));
+        }
         self.large.extend_from_slice(&other.large);
     }
 
     /// Number of values.
     pub fn len(&self) -> usize {
-        self.tiny.iter().sum::<u64>() as usize
-            + self.small.len()
-            + self.halves.values().map(Vec::len).sum::<usize>()
-            + self.large.len()
+        let counted = self.tiny.iter().sum::<u64>() + self.buckets.values().map(SampleBucket::len).sum::<u64>();
+        counted as usize + self.small.len() + self.large.len()
     }
 
-    fn small_values(&self) -> impl Iterator<Item = u32> {
-        let halves = self.halves.iter().flat_map(|(upper, lower)| lower.iter().map(|lower| joined(*upper, *lower)));
-        self.small.iter().copied().chain(halves)
+    /// Passes on each value and how often it occurs, or one after the other; in order if sorted.
+    fn for_each(&self, mut take: impl FnMut(u64, u64)) {
+        (0..).zip(&self.tiny).filter(|(_, times)| **times > 0).for_each(|(value, times)| take(value, *times));
+        for (upper, bucket) in &self.buckets {
+            bucket.for_each(|lower, times| take(joined(*upper, lower).into(), times));
+        }
+        self.small.iter().for_each(|value| take((*value).into(), 1));
+        self.large.iter().for_each(|value| take(*value, 1));
     }
 
     /// Sum of all values.
     pub fn sum(&self) -> u128 {
-        self.values().map(u128::from).sum()
-    }
-
-    fn values(&self) -> impl Iterator<Item = u64> {
-        let tiny = (0..).zip(&self.tiny).flat_map(|(value, times)| std::iter::repeat_n(value, *times as usize));
-        tiny.chain(self.small_values().map(u64::from)).chain(self.large.iter().copied())
+        let mut sum = 0;
+        self.for_each(|value, times| sum += u128::from(value) * u128::from(times));
+        sum
     }
 
     /// Whether the list is empty.
@@ -127,17 +125,17 @@ impl Samples {
     pub fn bytes(&self) -> usize {
         self.tiny.capacity() * size_of::<u64>()
             + self.small.capacity() * size_of::<u32>()
-            + self.halves.values().map(|lower| size_of_val(lower) + lower.capacity() * size_of::<u16>()).sum::<usize>()
+            + self.buckets.values().map(|bucket| size_of_val(bucket) + bucket.bytes()).sum::<usize>()
             + self.large.capacity() * size_of::<u64>()
     }
 
     /// Sorts the values; `None` if there are none.
     pub fn sorted(&mut self) -> Option<SortedSamples<'_>> {
-        if self.halves.is_empty() {
+        if self.buckets.is_empty() {
             self.small.sort_unstable();
         } else {
             self.split_small();
-            self.halves.values_mut().for_each(|lower| lower.sort_unstable());
+            self.buckets.values_mut().for_each(SampleBucket::sort);
         }
         self.large.sort_unstable();
         (!self.is_empty()).then_some(SortedSamples(self))
@@ -156,7 +154,7 @@ impl SortedSamples<'_> {
 
     /// Value of a rank, from 0; the largest value for ranks past the end.
     pub fn nth(&self, rank: u64) -> u64 {
-        let Samples { tiny, small, halves, large } = self.0;
+        let Samples { tiny, small, buckets, large } = self.0;
         let mut rank = rank.min(self.count() - 1);
         for (value, times) in (0..).zip(tiny) {
             match rank.checked_sub(*times) {
@@ -164,13 +162,13 @@ impl SortedSamples<'_> {
                 None => return value,
             }
         }
-        let mut rank = rank as usize;
-        for (upper, lower) in halves {
-            match rank.checked_sub(lower.len()) {
+        for (upper, bucket) in buckets {
+            match rank.checked_sub(bucket.len()) {
                 Some(beyond) => rank = beyond,
-                None => return joined(*upper, lower[rank]).into(),
+                None => return joined(*upper, bucket.nth(rank)).into(),
             }
         }
+        let rank = rank as usize;
         small.get(rank).map_or_else(|| large[rank - small.len()], |value| u64::from(*value))
     }
 
@@ -191,14 +189,21 @@ impl SortedSamples<'_> {
 
     /// Number of values up to and including `limit`.
     pub fn up_to(&self, limit: u64) -> u64 {
-        let Samples { tiny, small, halves, large } = self.0;
+        let Samples { tiny, small, buckets, large } = self.0;
         let tiny: u64 = (0..=limit).zip(tiny).map(|(_, times)| times).sum();
         let small = small.partition_point(|value| u64::from(*value) <= limit);
-        let below = |(upper, lower): (&u16, &Vec<u16>)| {
-            lower.partition_point(|lower| u64::from(joined(*upper, *lower)) <= limit)
+        let of_bucket = |(upper, bucket): (&u16, &SampleBucket)| match u32::try_from(limit) {
+            Ok(limit) if limit >> 16 < u32::from(*upper) => 0,
+            Ok(limit) if limit >> 16 == u32::from(*upper) => bucket.up_to(limit as u16),
+            _ => bucket.len(),
         };
-        let halves: usize = halves.iter().map(below).sum();
-        tiny + (small + halves + large.partition_point(|value| *value <= limit)) as u64
+        let buckets: u64 = buckets.iter().map(of_bucket).sum();
+        tiny + buckets + (small + large.partition_point(|value| *value <= limit)) as u64
+    }
+
+    /// Passes on each value in order and how often it occurs, or equal ones one after the other.
+    pub fn for_each(&self, take: impl FnMut(u64, u64)) {
+        self.0.for_each(take);
     }
 
     /// Sum of all values.
@@ -214,7 +219,9 @@ impl SortedSamples<'_> {
     /// Standard deviation of the population.
     pub fn deviation(&self) -> f64 {
         let mean = self.mean();
-        (self.0.values().map(|value| (value as f64 - mean).powi(2)).sum::<f64>() / self.count() as f64).sqrt()
+        let mut squares = 0.0;
+        self.for_each(|value, times| squares += (value as f64 - mean).powi(2) * times as f64);
+        (squares / self.count() as f64).sqrt()
     }
 }
 
@@ -261,15 +268,18 @@ mod tests {
     }
 
     #[test]
-    fn ten_million_gaps_take_at_most_24_megabytes() {
-        let gaps = samples((0..10_000_000).map(|gap| 18_000_000 + gap % 5_000_000));
-        assert!(gaps.bytes() <= 24_000_000, "{}", gaps.bytes());
+    fn ten_million_gaps_take_at_most_24_megabytes_and_6_where_they_lie_close_together() {
+        let gaps = |range: u64| samples((0..10_000_000).map(|gap| 18_000_000 + gap * 997 % range)).bytes();
+        let (apart, close, equal) = (gaps(500_000_000), gaps(5_000_000), gaps(1));
+        assert!(apart <= 24_000_000 && close <= 6_000_000 && equal <= 400_000, "{apart}, {close}, {equal}");
     }
 
     #[test]
     fn many_values_have_the_ranks_of_a_sorted_list() {
-        // A fixed sequence over all sizes.
-        let values = || (0..300_000u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (27 + n % 30));
+        // A fixed sequence over all sizes; a third of it shares its upper bits, and a part of that is one value.
+        let close = |n: u64| 20_000_000 + if n % 2 == 0 { n % 40_000 } else { 7 };
+        let far = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (27 + n % 30);
+        let values = || (0..300_000u64).map(|n| if n % 3 == 0 { close(n / 3) } else { far(n) });
         let mut expected: Vec<u64> = values().collect();
         expected.sort_unstable();
         let mut many = samples(values().take(100_000));

@@ -12,3 +12,4 @@ mod allocations;
 mod comparisons;
 mod counting_allocator;
 mod memory;
+mod reports;

@@ -160,7 +160,7 @@ const ALIASES: &[(&str, &str, &str)] = &[
     ("--session-turns-stddev", AIPERF, "--turns normal:MEAN:SD"),
     ("--shared-system-prompt-length", AIPERF, "--shared-prefix"),
     ("--sharegpt-output-len", VLLM, "--osl"),
-    ("--slice-duration", AIPERF, "`streamgauge report --slice`"),
+    ("--slice-duration", AIPERF, "`streamgauge report --slice`, with --out-format aiperf-timeslices for its file"),
     ("--slo-attainment-fraction", AIPERF, "--fail-if, as in 'goodput<95%'"),
     ("--strategy", GUIDELLM, "--arrivals constant or poisson with --rate, or --concurrency"),
     ("--stream", AIPERF, "what is done without --no-stream"),

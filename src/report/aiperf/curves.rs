@@ -27,62 +27,89 @@ const NANOS_PER_SECOND: f64 = 1e9;
 /// Rounding error of a sum of rates, as a share of its peak. Smaller rests count as zero.
 const ROUNDING_SHARE: f64 = 1e-9;
 
-/// Computes the statistics of all curves within a window.
-pub(super) fn curves(spans: &[RequestSpan], window: (f64, f64)) -> Vec<CurveRow> {
-    let all = || spans.iter();
-    let open = StepCurve::of(all().flat_map(|span| step(span.start, span.end, 1.0)));
-    let decoding = StepCurve::of(all().filter_map(|span| Some(step(span.first?, span.end, 1.0))).flatten());
-    let reading = StepCurve::of(all().filter_map(|span| Some(step(span.start, span.first?, 1.0))).flatten());
-    let prompts = StepCurve::of(all().filter_map(RequestSpan::prefill).flatten());
-    let by_gaps = all().any(|span| !span.gaps.is_empty());
-    let tokens = match by_gaps {
-        true => StepCurve::of(all().flat_map(RequestSpan::decode_by_gaps)),
-        false => StepCurve::of(all().filter_map(RequestSpan::decode).flatten()),
-    };
-    let total = StepCurve::of(
-        all().filter_map(RequestSpan::prefill).flatten().chain(all().filter_map(RequestSpan::decode).flatten()),
-    );
-    let held = StepCurve::of(all().flat_map(|span| span.kv_tokens(by_gaps)));
-    let (tokens_each, prompts_each) = (tokens.per_user(&decoding), prompts.per_user(&reading));
-    let of = |curve: &StepCurve, scale| curve.summarize(None, window, scale);
-    let while_some = |curve: &StepCurve, phase: &StepCurve| curve.summarize(Some(phase), window, NANOS_PER_SECOND);
-    let (rate, each) = ("tokens/sec", "tokens/sec/user");
-    vec![
-        ("effective_concurrency", "Effective Concurrency", "requests", of(&open, 1.0)),
-        ("effective_decode_throughput", "Effective Decode Throughput", rate, of(&tokens, NANOS_PER_SECOND)),
-        ("effective_prefill_throughput", "Effective Prefill Throughput", rate, of(&prompts, NANOS_PER_SECOND)),
-        ("effective_decode_concurrency", "Effective Decode Concurrency", "requests", of(&decoding, 1.0)),
-        ("effective_prefill_concurrency", "Effective Prefill Concurrency", "requests", of(&reading, 1.0)),
-        ("effective_total_throughput", "Effective Total Throughput", rate, of(&total, NANOS_PER_SECOND)),
-        (
-            "effective_decode_throughput_per_user",
-            "Effective Decode Throughput Per User",
-            each,
-            of(&tokens_each, NANOS_PER_SECOND),
-        ),
-        (
-            "effective_prefill_throughput_per_user",
-            "Effective Prefill Throughput Per User",
-            each,
-            of(&prompts_each, NANOS_PER_SECOND),
-        ),
-        ("tokens_in_flight", "Tokens In Flight", "tokens", of(&held, 1.0)),
-        ("active_decode_throughput", "Active Decode Throughput", rate, while_some(&tokens, &decoding)),
-        ("active_prefill_throughput", "Active Prefill Throughput", rate, while_some(&prompts, &reading)),
-        (
-            "active_decode_throughput_per_user",
-            "Active Decode Throughput Per User",
-            each,
-            while_some(&tokens_each, &decoding),
-        ),
-        (
-            "active_prefill_throughput_per_user",
-            "Active Prefill Throughput Per User",
-            each,
-            while_some(&prompts_each, &reading),
-        ),
-        ("active_total_throughput", "Active Total Throughput", rate, while_some(&total, &open)),
-    ]
+/// All curves of a phase. A window of the phase has a part of each.
+#[derive(Debug)]
+pub(super) struct Curves {
+    open: StepCurve,
+    decoding: StepCurve,
+    reading: StepCurve,
+    prompts: StepCurve,
+    tokens: StepCurve,
+    total: StepCurve,
+    held: StepCurve,
+    tokens_each: StepCurve,
+    prompts_each: StepCurve,
+}
+
+impl Curves {
+    pub(super) fn of(spans: &[RequestSpan]) -> Self {
+        let all = || spans.iter();
+        let decoding = StepCurve::of(all().filter_map(|span| Some(step(span.first?, span.end, 1.0))).flatten());
+        let reading = StepCurve::of(all().filter_map(|span| Some(step(span.start, span.first?, 1.0))).flatten());
+        let prompts = StepCurve::of(all().filter_map(RequestSpan::prefill).flatten());
+        let by_gaps = all().any(|span| !span.gaps.is_empty());
+        let tokens = match by_gaps {
+            true => StepCurve::of(all().flat_map(RequestSpan::decode_by_gaps)),
+            false => StepCurve::of(all().filter_map(RequestSpan::decode).flatten()),
+        };
+        let total =
+            all().filter_map(RequestSpan::prefill).flatten().chain(all().filter_map(RequestSpan::decode).flatten());
+        Self {
+            open: StepCurve::of(all().flat_map(|span| step(span.start, span.end, 1.0))),
+            total: StepCurve::of(total),
+            held: StepCurve::of(all().flat_map(|span| span.kv_tokens(by_gaps))),
+            tokens_each: tokens.per_user(&decoding),
+            prompts_each: prompts.per_user(&reading),
+            decoding,
+            reading,
+            prompts,
+            tokens,
+        }
+    }
+
+    /// Computes the statistics of all curves within a window, in nanoseconds.
+    pub(super) fn rows(&self, window: (f64, f64)) -> Vec<CurveRow> {
+        let Self { open, decoding, reading, prompts, tokens, total, held, tokens_each, prompts_each } = self;
+        let of = |curve: &StepCurve, scale| curve.summarize(None, window, scale);
+        let while_some = |curve: &StepCurve, phase: &StepCurve| curve.summarize(Some(phase), window, NANOS_PER_SECOND);
+        let (rate, each) = ("tokens/sec", "tokens/sec/user");
+        vec![
+            ("effective_concurrency", "Effective Concurrency", "requests", of(open, 1.0)),
+            ("effective_decode_throughput", "Effective Decode Throughput", rate, of(tokens, NANOS_PER_SECOND)),
+            ("effective_prefill_throughput", "Effective Prefill Throughput", rate, of(prompts, NANOS_PER_SECOND)),
+            ("effective_decode_concurrency", "Effective Decode Concurrency", "requests", of(decoding, 1.0)),
+            ("effective_prefill_concurrency", "Effective Prefill Concurrency", "requests", of(reading, 1.0)),
+            ("effective_total_throughput", "Effective Total Throughput", rate, of(total, NANOS_PER_SECOND)),
+            (
+                "effective_decode_throughput_per_user",
+                "Effective Decode Throughput Per User",
+                each,
+                of(tokens_each, NANOS_PER_SECOND),
+            ),
+            (
+                "effective_prefill_throughput_per_user",
+                "Effective Prefill Throughput Per User",
+                each,
+                of(prompts_each, NANOS_PER_SECOND),
+            ),
+            ("tokens_in_flight", "Tokens In Flight", "tokens", of(held, 1.0)),
+            ("active_decode_throughput", "Active Decode Throughput", rate, while_some(tokens, decoding)),
+            ("active_prefill_throughput", "Active Prefill Throughput", rate, while_some(prompts, reading)),
+            (
+                "active_decode_throughput_per_user",
+                "Active Decode Throughput Per User",
+                each,
+                while_some(tokens_each, decoding),
+            ),
+            (
+                "active_prefill_throughput_per_user",
+                "Active Prefill Throughput Per User",
+                each,
+                while_some(prompts_each, reading),
+            ),
+            ("active_total_throughput", "Active Total Throughput", rate, while_some(total, open)),
+        ]
+    }
 }
 
 /// Builds a step that adds `by` between `from` and `to`.
@@ -146,6 +173,7 @@ impl RequestSpan {
 }
 
 /// Pairs of a time and the value from then on, ordered by time.
+#[derive(Debug)]
 struct StepCurve(Vec<(f64, f64)>);
 
 impl StepCurve {
@@ -171,8 +199,14 @@ impl StepCurve {
 
     /// Returns the distinct step times of both curves within a window, in order.
     fn times(&self, other: Option<&Self>, (from, to): (f64, f64)) -> Vec<f64> {
-        let times = self.0.iter().chain(other.into_iter().flat_map(|other| &other.0)).map(|(at, _)| *at);
-        let mut times: Vec<f64> = times.filter(|at| (from..=to).contains(at)).chain([from, to]).collect();
+        let within = |curve: &Self| {
+            let [first, end] =
+                [curve.0.partition_point(|(at, _)| *at < from), curve.0.partition_point(|(at, _)| *at <= to)];
+            curve.0[first..end.max(first)].iter().map(|(at, _)| *at).collect::<Vec<f64>>()
+        };
+        let mut times = within(self);
+        times.extend(other.map(within).unwrap_or_default());
+        times.extend([from, to]);
         times.sort_by(f64::total_cmp);
         times.dedup();
         times

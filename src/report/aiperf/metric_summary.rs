@@ -9,8 +9,8 @@ pub(super) const PERCENTILES: [u32; 9] = [1, 5, 10, 25, 50, 75, 90, 95, 99];
 
 /// Returns the CSV's header line.
 pub(super) fn csv_header() -> String {
-    let percentiles: String = PERCENTILES.iter().map(|percent| format!("p{percent},")).collect();
-    format!("Metric,avg,min,max,sum,{percentiles}std")
+    let names = MetricSummary::default().stats().into_iter().map(|(name, _)| name);
+    format!("Metric,{}", names.collect::<Vec<_>>().join(","))
 }
 
 /// Statistics of one metric; absent ones are omitted.
@@ -70,6 +70,15 @@ impl MetricSummary {
         self.percentiles.iter().any(Option::is_some)
     }
 
+    /// Lists the statistics by name, in the order of both CSV files.
+    pub(super) fn stats(&self) -> Vec<(String, Option<f64>)> {
+        let before = [("avg", self.avg), ("min", self.min), ("max", self.max), ("sum", self.sum)];
+        let before = before.into_iter().map(|(name, value)| (name.to_owned(), value));
+        let percentiles =
+            PERCENTILES.iter().zip(self.percentiles).map(|(percent, value)| (format!("p{percent}"), value));
+        before.chain(percentiles).chain([("std".to_owned(), self.std)]).collect()
+    }
+
     /// Renders a JSON object; a value that is not finite becomes null.
     pub(super) fn json(&self, unit: &str) -> Value {
         let mut fields = ToolFields::default();
@@ -95,10 +104,8 @@ impl MetricSummary {
 
     /// Renders the CSV cells after the metric's name.
     pub(super) fn csv(&self) -> String {
-        let cell = |value: &Option<f64>| value.map(|value| format!("{value:.2}")).unwrap_or_default();
-        let before = [self.avg, self.min, self.max, self.sum];
-        let all = before.iter().chain(&self.percentiles).chain([&self.std]);
-        all.map(cell).collect::<Vec<_>>().join(",")
+        let cell = |(_, value): (String, Option<f64>)| value.map(|value| format!("{value:.2}")).unwrap_or_default();
+        self.stats().into_iter().map(cell).collect::<Vec<_>>().join(",")
     }
 }
 

@@ -10,13 +10,16 @@
 //! `input_config` is the equivalent AIPerf configuration: `models`, `endpoint`, and the mean lengths as one synthetic
 //! data set. The phase is either slots (`concurrency`) or fixed times (`fixed_schedule`). It is absent if a run names
 //! no model or uses a dialect that AIPerf does not have.
+//!
+//! [`time_slices`] writes the two files of AIPerf's `--slice-duration`.
 
 mod curves;
+mod input_config;
 mod metric_summary;
 mod phase;
 mod request_metrics;
+pub mod time_slices;
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
@@ -27,6 +30,7 @@ use super::source::ReportSource;
 use super::tool_fields::{ToolFields, failure_text, python_timestamp};
 use crate::measure::record::Outcome;
 use crate::measure::time::{Gap, Stamp};
+use input_config::RequestConfig;
 use phase::AiperfPhase;
 use request_metrics::{LIST_METRIC, REQUEST_METRICS, is_integer, request_metrics};
 
@@ -41,9 +45,7 @@ pub struct Aiperf {
     profiling: AiperfPhase,
     /// `true` if the run had a warm-up.
     warmed_up: bool,
-    models: BTreeSet<String>,
-    dialect: Option<String>,
-    streamed: bool,
+    config: RequestConfig,
 }
 
 /// Contents of the three files, in the order of [`FILES`].
@@ -62,9 +64,7 @@ impl Aiperf {
         let phase = if counts { &mut self.profiling } else { &mut self.warm_up };
         let number = phase.add(request, &numbers);
         if counts {
-            self.models.extend(request.model.clone());
-            self.dialect = self.dialect.take().or_else(|| request.dialect.clone());
-            self.streamed |= request.streamed;
+            self.config.add(request);
         }
         let mut line = ToolFields::default();
         line.put("metadata", json!(self.metadata(request, number, counts, zero)));
@@ -130,7 +130,7 @@ impl Aiperf {
                 false => writeln!(single, "{name},{:.2}", told.avg.unwrap_or_default()),
             };
         }
-        if let Some(config) = self.input_config(sources) {
+        if let Some(config) = self.config.render(sources, &self.profiling) {
             summary.put("input_config", config);
         }
         let mut about = ToolFields::default();
@@ -154,34 +154,6 @@ impl Aiperf {
         }
         [self.lines, serde_json::to_string_pretty(&summary).unwrap_or_default(), format!("{spread}\n{single}")]
     }
-
-    /// Returns `None` if AIPerf cannot express the run.
-    fn input_config(&self, sources: &[ReportSource]) -> Option<Value> {
-        let of = endpoint(self.dialect.as_deref()?)?;
-        let requests = self.profiling.requests();
-        let models: Vec<_> = self.models.iter().map(|model| json!({"name": model})).collect();
-        let urls: BTreeSet<&String> = sources.iter().flat_map(|source| &source.targets).collect();
-        let prompts = [("isl", "input_sequence_length"), ("osl", "output_sequence_length")];
-        let prompts: Map<_, _> = prompts
-            .into_iter()
-            .filter_map(|(key, tag)| Some((key.to_owned(), json!(self.profiling.mean(tag)?))))
-            .collect();
-        let phase = match sources.iter().find(|source| source.closed_loop) {
-            Some(closed) => json!({
-                "name": "profiling", "type": "concurrency", "concurrency": closed.slots.unwrap_or(1),
-                "requests": requests,
-            }),
-            None => json!({"name": "profiling", "type": "fixed_schedule"}),
-        };
-        (!models.is_empty() && !urls.is_empty()).then(|| {
-            json!({
-                "models": {"items": models},
-                "endpoint": {"urls": urls, "type": of, "streaming": self.streamed},
-                "datasets": [{"name": "main", "type": "synthetic", "entries": requests, "prompts": prompts}],
-                "phases": [phase],
-            })
-        })
-    }
 }
 
 /// Formats a metric for a request's line.
@@ -193,19 +165,6 @@ fn metric((tag, values): &(&'static str, Vec<f64>)) -> Option<(String, Value)> {
         (all, _) => json!(all.first()?),
     };
     Some(((*tag).to_owned(), json!({"value": value, "unit": unit})))
-}
-
-/// Returns AIPerf's endpoint type for a dialect, if it has one.
-fn endpoint(dialect: &str) -> Option<&'static str> {
-    match dialect {
-        "openai.chat" => Some("chat"),
-        "openai.completions" => Some("completions"),
-        "openai.responses" => Some("responses"),
-        "openai.embeddings" => Some("embeddings"),
-        "anthropic.messages" => Some("messages"),
-        "tgi.stream" => Some("huggingface_generate"),
-        _ => None,
-    }
 }
 
 /// Describes a failure without any text from the server. A client disconnect uses AIPerf's own wording.

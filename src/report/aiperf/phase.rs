@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use super::super::definitions::Definitions;
 use super::super::request_view::RequestView;
 use super::super::tool_column::ToolColumn;
-use super::curves::{RequestSpan, curves};
+use super::curves::{Curves, RequestSpan};
 use super::error_details;
 use super::metric_summary::MetricSummary;
-use super::request_metrics::{ERROR_ADJUSTED_METRICS, REQUEST_METRICS, SUM_METRICS};
+use super::request_metrics::{ERROR_ADJUSTED_METRICS, PHASE_METRICS, REQUEST_METRICS, SUM_METRICS};
 use crate::measure::time::{Stamp, extend_span};
 
 /// Output length mismatch limits: a share of the requested length, or a number of tokens.
@@ -94,8 +94,47 @@ impl AiperfPhase {
         json!(errors.collect::<Vec<_>>())
     }
 
+    /// Returns the phase's curves over time.
+    pub(super) fn curves(&self) -> Curves {
+        Curves::of(&self.spans)
+    }
+
     /// Renders the phase's summary. `good` requests give goodput; `fixed` adds schedule statistics.
     pub(super) fn summary(&self, good: Option<u64>, fixed: bool) -> PhaseSummary {
+        let mut summary = self.summary_within(self.window, &self.curves(), good);
+        let mut put = |tag: &str, header: &str, unit, told| {
+            summary.insert(tag.to_owned(), (header.to_owned(), unit, told));
+        };
+        for (tag, header, unit) in PHASE_METRICS {
+            if let Some(column) = self.columns.get(tag) {
+                put(tag, header, unit, MetricSummary::of(column));
+            }
+        }
+        if fixed && !self.lags.0.is_empty() {
+            // AIPerf does not know when its schedule began and treats the least late request as punctual.
+            let stats = self.lags.stats();
+            let late = |percent| stats.percentile(percent) - stats.min();
+            for (tag, header, percent) in [
+                ("replay_sched_lag_p50", "Replay Schedule Lag p50", 50.0),
+                ("replay_sched_lag_p90", "Replay Schedule Lag p90", 90.0),
+                ("replay_sched_lag_p99", "Replay Schedule Lag p99", 99.0),
+            ] {
+                put(tag, header, "ms", MetricSummary::single(late(percent)));
+            }
+            let degraded = f64::from(u8::from(late(99.0) > DEGRADED_LAG_MS));
+            put("replay_sched_degraded", "Replay Schedule Degraded", "count", MetricSummary::single(degraded));
+        }
+        summary
+    }
+
+    /// Renders what the summaries of a phase and of a time slice share: rates are per second of `window`, and `curves`
+    /// are those of the whole phase.
+    pub(super) fn summary_within(
+        &self,
+        window: Option<(Stamp, Stamp)>,
+        curves: &Curves,
+        good: Option<u64>,
+    ) -> PhaseSummary {
         let mut summary = PhaseSummary::new();
         let mut put = |tag: &str, header: &str, unit, told| {
             summary.insert(tag.to_owned(), (header.to_owned(), unit, told));
@@ -108,9 +147,9 @@ impl AiperfPhase {
                 put(&format!("adj_{tag}"), &format!("{header} (error-adjusted)"), unit, told);
             }
         }
-        if let Some((first, last)) = self.window {
+        if let Some((first, last)) = window {
             let window = (first.as_nanos() as f64, last.as_nanos() as f64);
-            curves(&self.spans, window).into_iter().for_each(|(tag, header, unit, told)| put(tag, header, unit, told));
+            curves.rows(window).into_iter().for_each(|(tag, header, unit, told)| put(tag, header, unit, told));
         }
         let mut one = |tag: &str, header: &str, unit, value: Option<f64>| {
             if let Some(value) = value.filter(|value| value.is_finite()) {
@@ -120,7 +159,7 @@ impl AiperfPhase {
         let seconds = |window: Option<(Stamp, Stamp)>| {
             window.map(|(first, last)| last.since(first).as_secs()).filter(|seconds| *seconds > 0.0)
         };
-        let length = seconds(self.window);
+        let length = seconds(window);
         let sum = |tag: &str| self.columns.get(tag).map(|column| column.stats().sum());
         let rate = |number: Option<f64>| Some(number? / length?);
         let (input, output) = (sum("input_sequence_length"), sum("output_sequence_length"));
@@ -149,20 +188,6 @@ impl AiperfPhase {
             one("good_request_count", "Good Request Count", "requests", Some(good as f64));
             one("good_request_fraction", "GoodRequestFraction", "ratio", share(good));
             one("goodput", "Goodput", "requests/sec", rate(Some(good as f64)));
-        }
-        if fixed && !self.lags.0.is_empty() {
-            // AIPerf does not know when its schedule began and treats the least late request as punctual.
-            let stats = self.lags.stats();
-            let late = |percent| stats.percentile(percent) - stats.min();
-            for (tag, header, percent) in [
-                ("replay_sched_lag_p50", "Replay Schedule Lag p50", 50.0),
-                ("replay_sched_lag_p90", "Replay Schedule Lag p90", 90.0),
-                ("replay_sched_lag_p99", "Replay Schedule Lag p99", 99.0),
-            ] {
-                one(tag, header, "ms", Some(late(percent)));
-            }
-            let degraded = f64::from(u8::from(late(99.0) > DEGRADED_LAG_MS));
-            one("replay_sched_degraded", "Replay Schedule Degraded", "count", Some(degraded));
         }
         summary
     }

@@ -9,7 +9,7 @@ use crate::measure::time::{Gap, Stamp};
 pub(super) type MetricSpec = (&'static str, &'static str, &'static str);
 
 /// Metrics in the file of requests.
-pub(super) const REQUEST_METRICS: [MetricSpec; 37] = [
+pub(super) const REQUEST_METRICS: [MetricSpec; 35] = [
     ("decode_duration", "Decode Duration", "ms"),
     ("e2e_output_token_throughput", "E2E Output Token Throughput", "tokens/sec/user"),
     ("error_isl", "Error Input Sequence Length", "tokens"),
@@ -45,7 +45,10 @@ pub(super) const REQUEST_METRICS: [MetricSpec; 37] = [
     ("usage_prompt_tokens", "Usage Prompt Tokens", "tokens"),
     ("usage_reasoning_tokens", "Usage Reasoning Tokens", "tokens"),
     ("usage_total_tokens", "Usage Total Tokens", "tokens"),
-    // Only the summary contains these.
+];
+
+/// Metrics of requests that only the summary of a whole phase contains.
+pub(super) const PHASE_METRICS: [MetricSpec; 2] = [
     ("credit_to_start_latency", "Credit-to-Start Latency", "ms"),
     ("effective_latency", "Effective Latency (CO-aware)", "ms"),
 ];

@@ -185,7 +185,7 @@ fn watts(run: &LevelResult) -> Option<f64> {
 fn lengths(samples: &mut Samples) -> LengthHistogram {
     let mut lengths = LengthHistogram::default();
     if let Some(sorted) = samples.sorted() {
-        (0..sorted.count()).for_each(|rank| lengths.take(sorted.nth(rank)));
+        sorted.for_each(|value, times| (0..times).for_each(|_| lengths.take(value)));
     }
     lengths
 }
