@@ -138,6 +138,12 @@ impl MaybeTlsStream {
         }
     }
 
+    /// Returns `true` if the kernel holds unread bytes, an end or an error. Unlike
+    /// [`is_idle_and_open`](Self::is_idle_and_open) it always asks the kernel: the reactor may not have run since.
+    pub fn has_unread(&self) -> bool {
+        has_unread(self.socket().as_raw_fd())
+    }
+
     /// Reads the available bytes and passes them to `take`. `None` is the end of the stream.
     pub fn poll_read<R>(
         &mut self,
@@ -235,6 +241,10 @@ impl MaybeTlsStream {
     }
 }
 
+fn has_unread(socket: RawFd) -> bool {
+    recv(socket, &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT) != Err(Errno::EWOULDBLOCK)
+}
+
 fn set_nodelay(socket: &TcpStream) {
     // A token must not wait for the previous one's acknowledgement. If an old kernel refuses, only delay results.
     let _set = socket.set_nodelay(true).is_ok();
@@ -256,11 +266,9 @@ pub struct TimestampedIo {
 pub struct SocketView(Rc<Cell<Option<RawFd>>>);
 
 impl SocketView {
-    /// Returns `true` if the connection is closed, or if the kernel holds unread bytes, an end or an error. Unlike
-    /// [`MaybeTlsStream::is_idle_and_open`] it always asks the kernel: the reactor may not have run since.
+    /// Returns `true` if the connection is closed, or like [`MaybeTlsStream::has_unread`].
     pub fn has_unread(&self) -> bool {
-        let peek = |socket| recv(socket, &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT);
-        self.0.get().is_none_or(|socket| peek(socket) != Err(Errno::EWOULDBLOCK))
+        self.0.get().is_none_or(has_unread)
     }
 }
 

@@ -23,7 +23,7 @@ use crate::support::frames;
 use crate::support::http2::{self, Pki, client_config, client_config_with_certificate, server_config};
 use crate::support::proxy::TestProxy;
 use crate::support::unused_address;
-use crate::support::upstream::{Upstream, field};
+use crate::support::upstream::{Upstream, field, reports};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-From: h1\r\n\r\nok";
 
@@ -243,6 +243,39 @@ fn a_request_that_a_server_has_not_begun_is_sent_again_whole() {
         assert_eq!(*bodies.lock().unwrap(), [b"{\"stream\":false}", b"{\"stream\":false}"], "{what}");
         assert_eq!(upstream.connections(), connections, "{what}");
     }
+}
+
+#[test]
+fn a_request_survives_a_goodbye_on_every_open_connection() {
+    let raised = Arc::new(AtomicBool::new(false));
+    let (report, has_room) = reports();
+    let upstream = Upstream::start({
+        let raised = Arc::clone(&raised);
+        move |mut conn| {
+            let streams = |most: u8| frames::frame(frames::SETTINGS, 0, 0, &[0, 3, 0, 0, 0, most]);
+            conn.send(streams(1));
+            let stream = frames::read_request(&mut conn);
+            conn.send(frames::frame(frames::HEADERS, frames::END_HEADERS, stream, b"\x88"));
+            conn.send(frames::frame(frames::DATA, 0, stream, b"data: 1\n\n"));
+            until("all connections are open", || raised.load(Relaxed));
+            conn.send(streams(100));
+            report(());
+            let (_, _) = frames::read_whole_request(&mut conn);
+            conn.send(frames::frame(frames::GOAWAY, 0, 0, &[stream.to_be_bytes(), [0; 4]].concat()));
+            conn.closed();
+        }
+    });
+    let proxy = TestProxy::with(upstream.addr, &[("upstream_http", "http2"), ("workers", "1")]);
+    let mut streaming: Vec<_> = (0..4).map(|_| proxy.client()).collect();
+    for client in &mut streaming {
+        client.send(chat("{\"stream\":true}")).has("data: 1");
+    }
+    raised.store(true, Relaxed);
+    (0..4).for_each(|_| has_room());
+    // The proxy has read by then that these connections take more; where it has not, it opens one as well.
+    std::thread::sleep(Duration::from_millis(200));
+    proxy.client().send(chat("{\"stream\":true}")).has("data: 1");
+    assert_eq!(upstream.connections(), 5);
 }
 
 #[test]

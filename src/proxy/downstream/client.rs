@@ -93,6 +93,10 @@ impl DownstreamConnection {
                     Poll::Pending => {}
                 }
                 let idle = self.inbox.is_empty();
+                // A request that has arrived must not meet a close. The reactor, which may be late, wakes this task.
+                if idle && self.io.has_unread() {
+                    return Poll::Pending;
+                }
                 let deadline = match (self.arrival, seat.worker().drain_idle_timeout()) {
                     // Bytes sent ahead of time could not be read earlier; their timeout starts when they can.
                     (Some(arrival), _) if !idle => arrival.at.max(since).after(limits.head_timeout),

@@ -182,8 +182,8 @@ impl UpstreamClient {
         Ok(UpstreamExchange::Http2(Box::new(h2::Http2Exchange::begin(connection, request, &self.connector)?)))
     }
 
-    async fn http2_connection(&self) -> Result<h2::Http2Connection, UpstreamError> {
-        let open = self.http2.borrow_mut().open();
+    async fn http2_connection(&self, is_new: bool) -> Result<h2::Http2Connection, UpstreamError> {
+        let open = if is_new { None } else { self.http2.borrow_mut().open() };
         match open {
             Some(connection) => Ok(connection),
             None => self.adopt_http2(self.connect().await?).await,
@@ -206,7 +206,12 @@ impl UpstreamClient {
                 tracing::debug!(%broken, "the server closed a kept connection; the request is sent again");
                 exchange.resend(h1::Http1Connection::new(self.connect().await?, self.connector.count_connection()));
             }
-            UpstreamExchange::Http2(exchange) if exchange.can_retry() => exchange.retry(self.http2_connection().await?),
+            UpstreamExchange::Http2(exchange) if exchange.can_retry() => {
+                // A server that restarts says goodbye on all its connections, so the last attempt uses a new one.
+                let is_refused = matches!(&broken, UpstreamError::Http2(error) if h2::is_refused(error));
+                let is_new = exchange.is_last_attempt() && !is_refused;
+                exchange.retry(self.http2_connection(is_new).await?);
+            }
             _ => return Err(broken),
         }
         Ok(())

@@ -213,6 +213,11 @@ impl Http2Exchange {
         self.unprocessed.is_some() && self.attempts < MAX_ATTEMPTS
     }
 
+    /// Whether the next attempt is the last one.
+    pub(super) fn is_last_attempt(&self) -> bool {
+        self.attempts + 1 == MAX_ATTEMPTS
+    }
+
     /// Sends the unprocessed request over another connection.
     pub(super) fn retry(&mut self, mut connection: Http2Connection) {
         if let Some(mut message) = self.unprocessed.take() {
@@ -394,10 +399,19 @@ fn to_trailers(fields: &HeaderMap) -> Head {
 /// Whether the server reports that it has not processed a request, which may then be sent again (RFC 9113, section
 /// 8.7): it refused the stream, or sent a GOAWAY below the stream's id.
 fn is_unprocessed(error: &hyper::Error) -> bool {
-    let error = std::error::Error::source(error).and_then(|source| source.downcast_ref::<h2::Error>());
-    error.is_some_and(|error| {
-        let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
-        let goodbye = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
-        error.is_remote() && (refused || goodbye)
+    is_refused(error)
+        || http2_error(error).is_some_and(|error| {
+            error.is_remote() && error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR)
+        })
+}
+
+/// Whether the server refused the stream, while its connection stays open.
+pub(super) fn is_refused(error: &hyper::Error) -> bool {
+    http2_error(error).is_some_and(|error| {
+        error.is_remote() && error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM)
     })
+}
+
+fn http2_error(error: &hyper::Error) -> Option<&h2::Error> {
+    std::error::Error::source(error).and_then(|source| source.downcast_ref::<h2::Error>())
 }
