@@ -93,18 +93,20 @@ impl DownstreamConnection {
                     Poll::Pending => {}
                 }
                 let idle = self.inbox.is_empty();
+                let deadline = match (self.arrival, seat.worker().drain_idle_timeout()) {
+                    // Bytes sent ahead of time could not be read earlier; their timeout starts when they can.
+                    (Some(arrival), _) if !idle => Some(arrival.at.max(since).after(limits.head_timeout)),
+                    (_, Some(Gap::ZERO)) if idle => None,
+                    (_, Some(gap)) if idle => Some(since.after(gap.min(limits.idle_timeout))),
+                    _ => Some(since.after(limits.idle_timeout)),
+                };
+                if let Some(deadline) = deadline {
+                    ready!(seat.poll_until(cx, deadline));
+                }
                 // A request that has arrived must not meet a close. The reactor, which may be late, wakes this task.
                 if idle && self.io.has_unread() {
                     return Poll::Pending;
                 }
-                let deadline = match (self.arrival, seat.worker().drain_idle_timeout()) {
-                    // Bytes sent ahead of time could not be read earlier; their timeout starts when they can.
-                    (Some(arrival), _) if !idle => arrival.at.max(since).after(limits.head_timeout),
-                    (_, Some(Gap::ZERO)) if idle => return Poll::Ready(ReadOutcome::Closed),
-                    (_, Some(gap)) if idle => since.after(gap.min(limits.idle_timeout)),
-                    _ => since.after(limits.idle_timeout),
-                };
-                ready!(seat.poll_until(cx, deadline));
                 return Poll::Ready(match idle {
                     true => ReadOutcome::Closed,
                     false => ReadOutcome::Rejected(ProxyError::new(
