@@ -10,6 +10,7 @@ mod config;
 mod demo;
 mod doctor;
 mod inspect;
+mod releases;
 mod schemas;
 mod scrape_bound;
 mod sim;

@@ -444,6 +444,37 @@ fn draining_finishes_open_streams_closes_idle_connections_and_takes_no_new_ones(
 }
 
 #[test]
+fn a_client_over_http2_has_its_last_reply_whole_though_its_frames_meet_the_close() {
+    let (go, wait) = reports();
+    let upstream = Upstream::start(move |mut conn| {
+        conn.request();
+        conn.send(STREAM);
+        wait();
+        conn.chunk([b'x'; 60_000]);
+        conn.send("0\r\n\r\n");
+    });
+    let proxy = TestProxy::new(upstream.addr);
+    let mut client = Frames::connect(proxy.addr);
+    client.send(frames::HEADERS, frames::END_HEADERS | frames::END_STREAM, 1, frames::GET);
+    assert!(client.status(1).is_some());
+    let stopping = std::thread::spawn(move || proxy.stop(PATIENCE));
+    let ping = std::iter::from_fn(|| client.next()).find(|frame| frame.kind == frames::PING).unwrap();
+    client.send(frames::PING, frames::ACK, 0, &ping.payload);
+    go(());
+    // The whole reply is in the client's socket by then, and the proxy has closed its side.
+    std::thread::sleep(Duration::from_millis(300));
+    for _ in 0..2 {
+        client.send(frames::WINDOW_UPDATE, 0, 0, &[0, 0, 1, 0]);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let data: Vec<_> = client.rest().into_iter().filter(|frame| frame.kind == frames::DATA).collect();
+    assert_eq!(data.iter().map(|frame| frame.payload.len()).sum::<usize>(), 60_000);
+    assert_eq!(data.last().map(|frame| frame.flags & frames::END_STREAM), Some(frames::END_STREAM));
+    drop(client);
+    assert!(stopping.join().unwrap());
+}
+
+#[test]
 fn a_stream_that_shutdown_cuts_is_still_exported() {
     let (report, exported) = reports();
     let collector = Upstream::start(move |mut conn| {

@@ -16,6 +16,8 @@ pub const WINDOW_UPDATE: u8 = 8;
 pub const CONTINUATION: u8 = 9;
 
 pub const END_STREAM: u8 = 1;
+/// Of SETTINGS and PING.
+pub const ACK: u8 = 1;
 pub const END_HEADERS: u8 = 4;
 
 /// What a client's side of a connection begins with.

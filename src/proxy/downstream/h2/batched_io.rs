@@ -6,6 +6,7 @@
 //! frame waits for another one: what a poll leaves behind is written before the task waits.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::mem::take;
 use std::pin::Pin;
@@ -14,7 +15,9 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::clock::Clock;
 use crate::net::io::TimestampedIo;
+use crate::proxy::downstream::client::{LINGER_TIMEOUT, MAX_MALFORMED_LINGER_BYTES};
 
 /// Bytes that one write may hold: a read of 64 KiB in frames, and the piece after it. h2 waits for the socket when the
 /// batch is full.
@@ -40,6 +43,23 @@ struct Batch {
 impl BatchedIo {
     pub(super) fn new(io: TimestampedIo) -> Self {
         Self(Rc::new(RefCell::new(Batch { io, bytes: Vec::new(), written: 0, blocked: false })))
+    }
+
+    /// Closes the connection without a reset. The client sends window updates for its last reply; a close with unread
+    /// frames would be a reset, and the client would lose what it has not read. Ends with the client, if the client
+    /// is silent for [`LINGER_TIMEOUT`], or after [`MAX_MALFORMED_LINGER_BYTES`].
+    pub(super) async fn linger(mut self) {
+        let mut heard = 0;
+        let mut read = |cx: &mut Context<'_>| {
+            let mut bytes = [0; 4096];
+            let mut buffer = ReadBuf::new(&mut bytes);
+            let closed = ready!(Pin::new(&mut self).poll_shutdown(cx));
+            let read = ready!(Pin::new(&mut self).poll_read(cx, &mut buffer));
+            heard += buffer.filled().len();
+            let is_over = closed.is_err() || read.is_err() || buffer.filled().is_empty();
+            Poll::Ready(is_over || heard > MAX_MALFORMED_LINGER_BYTES)
+        };
+        while Clock::Monotonic.timeout(LINGER_TIMEOUT, poll_fn(&mut read)).await == Some(false) {}
     }
 
     /// Writes the batch; ready when the socket has taken all of it.

@@ -73,7 +73,7 @@ pub(super) async fn serve(io: MaybeTlsStream, first: Vec<u8>, seat: ConnectionSl
     let idle_at_most = limits.idle_timeout;
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(io.clone()), service));
     let (mut closing, mut idle_since) = (false, None);
-    std::future::poll_fn(|cx| {
+    let is_broken = std::future::poll_fn(|cx| {
         in_flight.0.set_waker(cx);
         if !closing && seat.worker().is_draining() {
             closing = true;
@@ -89,10 +89,10 @@ pub(super) async fn serve(io: MaybeTlsStream, first: Vec<u8>, seat: ConnectionSl
                 (Poll::Pending, _) => Poll::Pending,
             };
             if let Poll::Ready(ended) = ended {
-                if let Err(error) = ended {
+                if let Err(error) = &ended {
                     tracing::debug!(%error, "an HTTP/2 connection broke");
                 }
-                return Poll::Ready(());
+                return Poll::Ready(ended.is_err());
             }
             // A request begins with its whole head: a client that stops in the middle of a head is idle as well.
             let now = Clock::Monotonic.now();
@@ -100,7 +100,7 @@ pub(super) async fn serve(io: MaybeTlsStream, first: Vec<u8>, seat: ConnectionSl
             let since = idle_since.unwrap_or(now);
             ready!(seat.poll_until(cx, since.after(if closing { LINGER_TIMEOUT } else { idle_at_most })));
             if closing {
-                return Poll::Ready(());
+                return Poll::Ready(false);
             }
             (closing, idle_since) = (true, None);
             connection.as_mut().graceful_shutdown();
@@ -108,6 +108,9 @@ pub(super) async fn serve(io: MaybeTlsStream, first: Vec<u8>, seat: ConnectionSl
     })
     .await;
     in_flight.0.close();
+    if !is_broken {
+        io.linger().await;
+    }
 }
 
 /// A connection's finished bodies, and by its clones the count of its open requests: each holds one until hyper has its
