@@ -25,8 +25,9 @@ fn explain_scrape(LoadedConfig { config, otlp, .. }: &LoadedConfig) -> String {
         convention: if otlp.latest_gen_ai { Convention::Latest } else { Convention::Frozen },
         ..AggregateSettings::default()
     };
-    let bound = scrape_bound(&settings, &config.classes);
-    let without = scrape_bound(&settings, &RequestClasses::default());
+    let is_one_server = config.upstream.server().is_some();
+    let bound = scrape_bound(&settings, &config.classes, is_one_server);
+    let without = scrape_bound(&settings, &RequestClasses::default(), is_one_server);
     let mut text = format!(
         "# scrape: at most {} series and {} bytes of text, if every model of max_models has every route, status and ending \
          (names of {SUPPOSED_MODEL_BYTES} bytes)\n",

@@ -119,7 +119,7 @@ fn start(
         version = env!("CARGO_PKG_VERSION"),
         listen = %proxy.listen_addr(),
         admin = %proxy.admin_addr(),
-        upstream = %loaded.config.upstream,
+        upstream = loaded.config.upstream.server().map_or("the original destinations".to_owned(), ToString::to_string),
         slos = or_none(&slos.join(", ")),
         collector = or_none(&loaded.otlp.collectors()),
         "forwarding"

@@ -11,6 +11,8 @@ pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("admin", "127.0.0.1:9464"),
     ("admin_hosts", NONE),
     ("admin_insecure", "false"),
+    ("transparent", "false"),
+    ("max_destinations", "64"),
     ("upstream_http", "auto"),
     ("upstream_connect_timeout", "5s"),
     ("headers", NONE),
@@ -65,12 +67,13 @@ pub(super) fn workers() -> usize {
 /// * `capture_block`: below 16 bytes a prompt's ids are larger than the prompt; no cache has blocks below 16 tokens.
 /// * `capture_names`: after a million successes a name is in effect never written.
 /// * `capture_keep_bytes`: from a megabyte, a few segments' beginnings, to a terabyte.
-/// * `max_models`, `max_class_values`: above, this process's metrics would burden the Prometheus server that scrapes them.
+/// * `max_destinations`, `max_models`, `max_class_values`: above, this process's metrics would burden the Prometheus server that scrapes them.
 pub(super) const BOUNDS: &[(&str, RangeInclusive<usize>)] = &[
     ("workers", 1..=64),
     ("max_head_bytes", 1024..=65_536),
     ("max_streams", 1..=1_000_000),
     ("max_connections", 1..=1_000_000),
+    ("max_destinations", 1..=1_000),
     ("max_models", 1..=1_000),
     ("max_class_values", 1..=1_000),
     ("capture_block", 16..=65_536),

@@ -13,7 +13,7 @@ use crate::measure::time::Gap;
 
 /// Settings that need a restart: those that name an address, a file or a protocol, and those with which threads and
 /// listeners are created. Limits, rules and the named files' contents can change at run time.
-const NEED_RESTART: [&str; 34] = [
+const NEED_RESTART: [&str; 35] = [
     "listen",
     "admin",
     "admin_tls_cert",
@@ -23,6 +23,7 @@ const NEED_RESTART: [&str; 34] = [
     "admin_metrics_token_file",
     "admin_insecure",
     "upstream",
+    "transparent",
     "upstream_http",
     "upstream_ca",
     "upstream_cert",
@@ -68,7 +69,9 @@ impl ProxyConfig {
             ("admin_token_file", path(access.token_file.as_ref())),
             ("admin_metrics_token_file", path(access.metrics_token_file.as_ref())),
             ("admin_insecure", json!(access.insecure)),
-            ("upstream", json!(upstream.to_string())),
+            ("upstream", json!(upstream.server().map(ToString::to_string))),
+            ("transparent", json!(upstream.server().is_none())),
+            ("max_destinations", json!(limits.destinations)),
             ("upstream_http", json!(upstream.http)),
             ("upstream_connect_timeout", json!(format_duration(upstream.connect_timeout))),
             ("upstream_ca", path(upstream.ca.as_ref())),

@@ -32,7 +32,9 @@ pub use layer::{SettingOrigin, SettingsLayer};
 pub use proxy::{
     AdminAccessConfig, CaptureConfig, CaptureFormat, ClientIdentity, ForwardingHeaders, Limits, LogConfig, LogFormat,
     LogLevel, ProxyConfig, SessionKey, TailSampling, TlsFiles, TokenizerFile, UpstreamConfig, UpstreamHttp,
+    UpstreamTarget,
 };
 pub use raw_settings::RawSettings;
 pub use schema::schema;
 pub use source::{ConfigSource, LoadedConfig};
+pub use upstream::ServerAddress;

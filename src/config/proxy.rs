@@ -1,7 +1,7 @@
 //! The validated configuration: every value is parsed and within its bounds.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::upstream::ServerAddress;
 use crate::measure::dialect::Routes;
 use crate::measure::request_class::RequestClasses;
 use crate::measure::sample_share::SampleShare;
@@ -153,15 +154,20 @@ impl fmt::Display for TokenizerFile {
     }
 }
 
+/// Where requests go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UpstreamTarget {
+    /// All go to one server.
+    Server(ServerAddress),
+    /// Those of a redirected connection go to its original destination, without TLS.
+    OriginalDestination,
+}
+
 /// The inference server, and how to connect to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamConfig {
-    /// Whether the scheme is `https`.
-    pub tls: bool,
-    /// Name or address, an IPv6 address without brackets.
-    pub host: Arc<str>,
-    /// Port number.
-    pub port: u16,
+    /// One server, or the destination of each connection.
+    pub target: UpstreamTarget,
     /// HTTP version of the connections. Auto by default: the version that a client would use.
     pub http: UpstreamHttp,
     /// Connection timeout, including TLS. 5 seconds: a server that is up answers in milliseconds.
@@ -170,26 +176,17 @@ pub struct UpstreamConfig {
     pub ca: Option<PathBuf>,
     /// The client certificate.
     pub identity: Option<ClientIdentity>,
-    /// Expected name in the server's certificate, if it is not `host`.
+    /// Expected name in the server's certificate, if it is not the URL's host.
     pub server_name: Option<String>,
 }
 
 impl UpstreamConfig {
-    /// Host and port for `Host` and `:authority`: IPv6 in brackets, without the scheme's default port.
-    pub fn authority(&self) -> String {
-        let host = match self.host.parse() {
-            Ok(IpAddr::V6(address)) => format!("[{address}]"),
-            _ => self.host.to_string(),
-        };
-        let usual = if self.tls { 443 } else { 80 };
-        if self.port == usual { host } else { format!("{host}:{}", self.port) }
-    }
-}
-
-impl fmt::Display for UpstreamConfig {
-    /// The server's URL.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", if self.tls { "https" } else { "http" }, self.authority())
+    /// The one server; `None` in transparent mode.
+    pub fn server(&self) -> Option<&ServerAddress> {
+        match &self.target {
+            UpstreamTarget::Server(server) => Some(server),
+            UpstreamTarget::OriginalDestination => None,
+        }
     }
 }
 
@@ -283,6 +280,9 @@ pub struct Limits {
     pub streams: usize,
     /// Client connections; further ones wait to be accepted. 20,000: as many idle connections as streams.
     pub connections: usize,
+    /// Destinations in use at one time in transparent mode; connections to further ones are refused. 64: as many as
+    /// models, because each one multiplies the series.
+    pub destinations: usize,
 }
 
 /// Traces kept in addition to the sampler's.

@@ -55,9 +55,17 @@ pub struct RawSettings {
     #[arg(long, help_heading = "Admin port", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub admin_insecure: Option<bool>,
 
-    /// Forward to the inference server at this URL, e.g. `http://127.0.0.1:8000`; required
+    /// Forward to the inference server at this URL, e.g. `http://127.0.0.1:8000`
     #[arg(long, help_heading = "Upstream", value_name = "URL")]
     pub upstream: Option<String>,
+
+    /// Forward each connection that the kernel redirects here to its original destination, instead of --upstream
+    #[arg(long, help_heading = "Upstream", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub transparent: Option<bool>,
+
+    /// With --transparent, refuse connections to more destinations than this at a time
+    #[arg(long, help_heading = "Upstream", value_name = "COUNT")]
+    pub max_destinations: Option<u64>,
 
     /// Use this HTTP version to the inference server; auto is HTTP/2 if TLS negotiates it, else HTTP/1.1
     #[arg(long, help_heading = "Upstream", value_name = "VERSION")]

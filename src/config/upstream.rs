@@ -1,14 +1,45 @@
-//! Parses the upstream's URL.
+//! The address of a server, and its form as a URL.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
+use std::sync::Arc;
 
-/// Scheme, host and port.
+/// Scheme, host and port of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ServerAddress {
-    pub(super) tls: bool,
-    pub(super) host: String,
-    pub(super) port: u16,
+pub struct ServerAddress {
+    /// Whether the scheme is `https`.
+    pub tls: bool,
+    /// Name or address, an IPv6 address without brackets.
+    pub host: Arc<str>,
+    /// Port number.
+    pub port: u16,
+}
+
+impl ServerAddress {
+    /// Host and port for `Host` and `:authority`: IPv6 in brackets, without the scheme's default port.
+    pub fn authority(&self) -> String {
+        let host = match self.host.parse() {
+            Ok(IpAddr::V6(address)) => format!("[{address}]"),
+            _ => self.host.to_string(),
+        };
+        let usual = if self.tls { 443 } else { 80 };
+        if self.port == usual { host } else { format!("{host}:{}", self.port) }
+    }
+}
+
+impl From<SocketAddr> for ServerAddress {
+    /// A server without TLS.
+    fn from(address: SocketAddr) -> Self {
+        Self { tls: false, host: address.ip().to_string().into(), port: address.port() }
+    }
+}
+
+impl fmt::Display for ServerAddress {
+    /// The server's URL.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", if self.tls { "https" } else { "http" }, self.authority())
+    }
 }
 
 const SHAPE: &str = "expected http://host[:port] or https://host[:port]";
@@ -63,7 +94,7 @@ impl FromStr for ServerAddress {
         if !is_host(host) {
             return Err(SHAPE);
         }
-        Ok(Self { tls, host: host.to_ascii_lowercase(), port })
+        Ok(Self { tls, host: host.to_ascii_lowercase().into(), port })
     }
 }
 

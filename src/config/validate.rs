@@ -15,7 +15,7 @@ use super::error::{ConfigError, ConfigProblem, expected_but_found, expected_one_
 use super::layer::{SettingsLayer, SourcedText};
 use super::proxy::{
     AdminAccessConfig, CaptureConfig, ClientIdentity, ForwardingHeaders, Limits, LogConfig, ProxyConfig, SessionKey,
-    TailSampling, TlsFiles, TokenizerFile, UpstreamConfig,
+    TailSampling, TlsFiles, TokenizerFile, UpstreamConfig, UpstreamTarget,
 };
 use super::raw_settings::SETTINGS;
 use super::upstream::{ServerAddress, is_host};
@@ -67,14 +67,20 @@ impl SettingsReader<'_> {
             self.add_problem("admin", "is the address of `listen`; give it a port of its own");
         }
         for (own, address) in [("listen", listen), ("admin", admin)] {
-            if let (Some(upstream), Some(address)) = (&upstream, address)
-                && loops_back(upstream, address)
+            if let (Some(server), Some(address)) = (upstream.as_ref().and_then(UpstreamConfig::server), address)
+                && loops_back(server, address)
             {
                 self.add_problem(
                     "upstream",
                     format!("is the proxy's own `{own}` address; name the inference server's"),
                 );
             }
+        }
+        if tls.is_some() && upstream.as_ref().is_some_and(|upstream| upstream.server().is_none()) {
+            self.add_problem(
+                "tls_cert",
+                "needs upstream: in transparent mode the original destination speaks without TLS",
+            );
         }
         let (admin_hosts, admin_access) = (self.admin_hosts(), self.admin_access(admin));
         let (headers, routes, slos, tail_keep) = (self.headers(), self.routes(), self.slos(), self.tail_keep());
@@ -124,32 +130,50 @@ impl SettingsReader<'_> {
     }
 
     fn upstream(&mut self) -> Option<UpstreamConfig> {
-        let server = match self.texts("upstream").pop() {
-            Some(text) => self.parse("upstream", &text, ServerAddress::from_str),
-            None => {
-                self.add_problem(
-                    "upstream",
-                    "expected the inference server's URL, as in --upstream http://127.0.0.1:8000",
-                );
-                None
-            }
-        };
+        let target = self.upstream_target();
         let http = self.enum_value("upstream_http");
         let connect_timeout = self.time("upstream_connect_timeout", defaults::TIMEOUT_BOUNDS);
         let (ca, server_name) = (self.file("upstream_ca"), self.server_name());
         let identity =
             self.cert_and_key("upstream_cert", "upstream_key").map(|(cert, key)| ClientIdentity { cert, key });
-        let server = server?;
-        if !server.tls {
+        let target = target?;
+        if !matches!(&target, UpstreamTarget::Server(server) if server.tls) {
             for key in ["upstream_ca", "upstream_cert", "upstream_key", "upstream_server_name"] {
                 if self.settings.value(key).is_some() {
                     self.add_problem(key, "needs an upstream that begins with https://");
                 }
             }
         }
-        let ServerAddress { tls, host, port } = server;
         let (http, connect_timeout) = (http?, connect_timeout?);
-        Some(UpstreamConfig { tls, host: host.into(), port, http, connect_timeout, ca, identity, server_name })
+        Some(UpstreamConfig { target, http, connect_timeout, ca, identity, server_name })
+    }
+
+    /// Exactly one of a server and the transparent mode.
+    fn upstream_target(&mut self) -> Option<UpstreamTarget> {
+        let transparent = self.boolean("transparent")?;
+        let default = DEFAULTS.iter().find(|(key, _)| *key == MAX_DESTINATIONS).map(|(_, text)| *text);
+        if !transparent && self.texts(MAX_DESTINATIONS).pop().is_some_and(|text| Some(text.text.trim()) != default) {
+            self.add_problem(MAX_DESTINATIONS, "needs transparent: an upstream is one destination");
+        }
+        match (self.texts("upstream").pop(), transparent) {
+            (Some(text), false) => self.parse("upstream", &text, ServerAddress::from_str).map(UpstreamTarget::Server),
+            (None, true) => Some(UpstreamTarget::OriginalDestination),
+            (Some(_), true) => {
+                self.add_problem(
+                    "transparent",
+                    "excludes upstream: requests go to one server or to the original destinations; remove one of the two",
+                );
+                None
+            }
+            (None, false) => {
+                self.add_problem(
+                    "upstream",
+                    "expected the inference server's URL, as in --upstream http://127.0.0.1:8000, or --transparent for \
+                     redirected connections",
+                );
+                None
+            }
+        }
     }
 
     fn server_name(&mut self) -> Option<String> {
@@ -275,12 +299,14 @@ impl SettingsReader<'_> {
         let idle_timeout = self.time("idle_timeout", defaults::TIMEOUT_BOUNDS);
         let streams = self.number("max_streams");
         let connections = self.number("max_connections");
+        let destinations = self.number(MAX_DESTINATIONS);
         Some(Limits {
             head_bytes: head_bytes?,
             head_timeout: head_timeout?,
             idle_timeout: idle_timeout?,
             streams: streams?,
             connections: connections?,
+            destinations: destinations?,
         })
     }
 
@@ -464,14 +490,15 @@ fn is_path(text: &str) -> bool {
     !text.is_empty() && !text.contains(['\n', '\0'])
 }
 
-/// Whether a connection to `upstream` would return to `own`.
-fn loops_back(upstream: &UpstreamConfig, own: SocketAddr) -> bool {
+/// Whether a connection to `server` would return to `own`.
+fn loops_back(server: &ServerAddress, own: SocketAddr) -> bool {
     let here = own.ip().is_unspecified() || own.ip().is_loopback();
-    let same_host = match upstream.host.parse::<IpAddr>() {
+    let same_host = match server.host.parse::<IpAddr>() {
         Ok(host) => host == own.ip() || (host.is_loopback() && own.ip().is_unspecified()),
-        Err(_) => &*upstream.host == "localhost" && here,
+        Err(_) => &*server.host == "localhost" && here,
     };
-    same_host && upstream.port == own.port()
+    same_host && server.port == own.port()
 }
 
+const MAX_DESTINATIONS: &str = "max_destinations";
 const EXPECTED_PEM_FILE: &str = "expected the path of a PEM file; its contents are read from there";

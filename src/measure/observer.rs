@@ -210,6 +210,13 @@ impl StreamObserver {
         (!is_done).then_some(used)
     }
 
+    /// Sets the server that takes the request.
+    pub fn set_server(&mut self, server: Option<(Arc<str>, u16)>) {
+        if let RequestState::Reading(reader) = &mut self.request {
+            reader.set_server(server);
+        }
+    }
+
     /// The shape of the request as far as known.
     pub fn shape(&self) -> &RequestShape {
         match &self.request {

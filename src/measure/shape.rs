@@ -125,6 +125,11 @@ impl ShapeReader {
         &self.budget
     }
 
+    /// Sets the server that takes the request.
+    pub fn set_server(&mut self, server: Option<(Arc<str>, u16)>) {
+        self.shape.server = server;
+    }
+
     /// The shape so far.
     pub fn shape(&self) -> &RequestShape {
         &self.shape

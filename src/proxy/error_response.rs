@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use super::destinations::Refusal;
 use super::upstream::UpstreamError;
 use crate::measure::dialect::Dialect;
 use crate::measure::failure::FailureOrigin;
@@ -163,6 +164,13 @@ impl From<HeadError> for ProxyError {
             HeadError::Malformed(_) | HeadError::Ambiguous(_) => 400,
         };
         Self::new(status, ErrorOrigin::Downstream, error.to_string())
+    }
+}
+
+impl From<Refusal> for ProxyError {
+    /// A connection without a destination.
+    fn from(refusal: Refusal) -> Self {
+        Self::new(refusal.status, ErrorOrigin::Proxy, refusal.message)
     }
 }
 

@@ -5,10 +5,11 @@
 //! request would change the state. It also runs periodically while no connection is open, so that an outage overnight
 //! is noticed before the first request of the morning.
 
+use std::future::pending;
 use std::sync::Arc;
 
 use super::upstream::UpstreamConnector;
-use super::worker_shared::WorkerShared;
+use super::worker_shared::{SharedTarget, WorkerShared};
 use crate::clock::Clock;
 use crate::export::registry::gauges::UpstreamHealth;
 use crate::measure::time::Gap;
@@ -21,7 +22,13 @@ const IDLE_PROBE_INTERVAL: Gap = Gap::from_millis(5_000);
 /// Runs until dropped, and logs state changes.
 pub(super) async fn run(shared: Arc<WorkerShared>) {
     let gauges = Arc::clone(&shared.gauges);
-    let connector = UpstreamConnector::new(shared, gauges.add_thread());
+    let connector = match &shared.target {
+        SharedTarget::Server(server) => {
+            UpstreamConnector::new(Arc::clone(&shared), gauges.add_thread(), server.clone())
+        }
+        // No server is known before a client connects to it.
+        SharedTarget::Destinations(_) => return pending().await,
+    };
     let (clock, mut failed) = (Clock::Monotonic, false);
     let mut seen = clock.now();
     loop {

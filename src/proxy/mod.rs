@@ -20,6 +20,7 @@ mod acceptor;
 mod added_headers;
 pub mod capture_hook;
 mod descriptors;
+mod destinations;
 mod downstream;
 mod error_response;
 mod flow_control;
@@ -29,6 +30,7 @@ mod request_observer;
 mod server;
 pub mod token_counter;
 mod upstream;
+mod upstreams;
 mod usage_injection;
 mod worker;
 mod worker_context;
@@ -36,6 +38,7 @@ mod worker_handle;
 mod worker_shared;
 
 pub use descriptors::USUAL_RESERVED_DESCRIPTORS;
+pub use destinations::accept_foreign_addresses;
 pub use reload::{CredentialError, RELOAD_CHECK_INTERVAL, upstream_tls};
 pub use server::{Proxy, StartError};
 

@@ -77,7 +77,7 @@ fn server(config: &ProxyConfig) -> Result<Option<rustls::ServerConfig>, TlsError
 /// Returns [`TlsError`], which names the file.
 pub fn upstream_tls(config: &ProxyConfig) -> Result<Option<rustls::ClientConfig>, TlsError> {
     let target = &config.upstream;
-    if !target.tls {
+    if !target.server().is_some_and(|server| server.tls) {
         return Ok(None);
     }
     let alpn: &[&str] = match target.http {

@@ -6,6 +6,7 @@
 //! these is reported, once.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker, ready};
 
@@ -59,11 +60,16 @@ pub(super) struct RequestObserver {
 }
 
 impl RequestObserver {
-    /// Starts the observation of a request whose head arrived with `arrival`.
-    pub(super) fn begin(worker: &Rc<WorkerContext>, head: &Head, arrival: Arrival) -> Self {
+    /// Starts the observation of a request whose head arrived with `arrival`, to a server if it is known.
+    pub(super) fn begin(
+        worker: &Rc<WorkerContext>,
+        server: Option<(Arc<str>, u16)>,
+        head: &Head,
+        arrival: Arrival,
+    ) -> Self {
         let config = worker.config();
         let mut shape = RequestShape::of(head.method(), head.path(), &config.routes);
-        shape.server = Some(worker.upstream().server());
+        shape.server = server;
         let classes = &config.classes;
         if !classes.is_empty() {
             let digest = |key: &[u8]| worker.shared().class_key.digest(b"class", key);
@@ -99,6 +105,13 @@ impl RequestObserver {
             usage_injection: asking,
             capture_handle: following,
             last_read: arrival.at,
+        }
+    }
+
+    /// Sets the server, which is known once a connection to it is open.
+    pub(super) fn set_server(&mut self, server: Option<(Arc<str>, u16)>) {
+        if let Some(observer) = &mut self.observer {
+            observer.set_server(server);
         }
     }
 

@@ -15,11 +15,12 @@ use tokio::sync::{Notify, mpsc, watch};
 use super::DrainState;
 use super::acceptor;
 use super::descriptors::ConnectionLimits;
+use super::destinations::{Destinations, accept_foreign_addresses};
 use super::health_probe;
 use super::reload::{self, Certificates, CredentialError};
 use super::worker;
 use super::worker_handle::WorkerHandle;
-use super::worker_shared::WorkerShared;
+use super::worker_shared::{SharedTarget, WorkerShared};
 use crate::clock::Clock;
 use crate::config::ProxyConfig;
 use crate::config::otlp::OtlpConfig;
@@ -130,14 +131,25 @@ impl Proxy {
         let (listener, listen) = open(inherited, config.listen, SOCKET_NAMES[0])?;
         let (admin_listener, admin) = open(inherited, config.admin, SOCKET_NAMES[1])?;
         let convention = if otlp.latest_gen_ai { Convention::Latest } else { Convention::Frozen };
-        let upstream = Some(config.upstream.to_string());
+        let server = config.upstream.server().cloned();
+        let upstream = server.as_ref().map(ToString::to_string);
         let certificates = Certificates::load(&config)?;
         let plane = ControlPlane::new(rules(&config, convention), otlp, logs, upstream, Clock::Monotonic)
             .with_access(Arc::clone(&certificates.admin));
         let controls = plane.handle();
         enable_rx_timestamps();
         let (drain, draining) = watch::channel(DrainState::Serving);
+        let target = match server {
+            Some(server) => SharedTarget::Server(server),
+            None => {
+                if let Err(error) = accept_foreign_addresses(&listener) {
+                    tracing::info!(%error, "connections of TPROXY are not accepted, those of REDIRECT are; CAP_NET_ADMIN allows both");
+                }
+                SharedTarget::Destinations(Destinations::new([listen, admin], plane.gauges()))
+            }
+        };
         let shared = Arc::new(WorkerShared {
+            target,
             server_tls: certificates.server.clone(),
             upstream_tls: certificates.upstream.clone(),
             gauges: plane.gauges(),
@@ -182,6 +194,7 @@ impl Proxy {
         status.set_limit(Resource::Streams, config.limits.streams);
         status.set_limit(Resource::ClientConnections, most.0);
         status.set_limit(Resource::UpstreamConnections, limits.upstream);
+        shared.set_destination_limit(&config);
         let control = {
             let shared = Arc::clone(&shared);
             let accepting = AcceptorParams { listener, workers: handles, max_connections: most };
@@ -222,6 +235,7 @@ impl Proxy {
         self.controls.apply(rules(&config, self.convention));
         let status = self.shared.gauges.status();
         status.set_limit(Resource::Streams, config.limits.streams);
+        self.shared.set_destination_limit(&config);
         status.set_reload(ReloadSubject::Settings, true);
         self.shared.config.store(Arc::new(config));
         self.shared.certificate_check.notify_one();

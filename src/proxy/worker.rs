@@ -17,7 +17,6 @@ use tokio::sync::{mpsc, watch};
 
 use super::DrainState;
 use super::downstream;
-use super::upstream::{UpstreamClient, UpstreamConnector};
 use super::worker_context::{ConnectionSlot, WorkerContext};
 use super::worker_handle::AcceptedConnection;
 use super::worker_shared::WorkerShared;
@@ -35,8 +34,7 @@ pub(super) async fn run(
     drain: watch::Receiver<DrainState>,
 ) {
     let levels = shared.gauges.add_thread();
-    let connector = UpstreamConnector::new(Arc::clone(&shared), Arc::clone(&levels));
-    let worker = Rc::new(WorkerContext::new(shared, levels, UpstreamClient::new(connector), connections));
+    let worker = Rc::new(WorkerContext::new(shared, levels, connections));
     tokio::task::spawn_local(maintain(Rc::downgrade(&worker), Arc::clone(worker.shared())));
     serve(&worker, inbox, drain).await;
 }

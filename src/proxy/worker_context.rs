@@ -7,10 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::DrainState;
+use super::error_response::ProxyError;
 use super::upstream::UpstreamClient;
+use super::upstreams::Upstreams;
 use super::worker_handle::ConnectionCountGuard;
 use super::worker_shared::WorkerShared;
 use crate::clock::Clock;
@@ -28,7 +31,7 @@ const HANDOVER_IDLE_TIMEOUT: Gap = Gap::from_millis(5_000);
 pub(super) struct WorkerContext {
     shared: Arc<WorkerShared>,
     levels: Arc<ThreadGauges>,
-    upstream: UpstreamClient,
+    upstreams: Upstreams,
     /// Limits what observing all of the worker's bodies costs.
     work_reserve: WorkReserve,
     connections: Arc<AtomicUsize>,
@@ -42,16 +45,11 @@ pub(super) struct WorkerContext {
 }
 
 impl WorkerContext {
-    pub(super) fn new(
-        shared: Arc<WorkerShared>,
-        levels: Arc<ThreadGauges>,
-        upstream: UpstreamClient,
-        connections: Arc<AtomicUsize>,
-    ) -> Self {
+    pub(super) fn new(shared: Arc<WorkerShared>, levels: Arc<ThreadGauges>, connections: Arc<AtomicUsize>) -> Self {
         Self {
+            upstreams: Upstreams::new(&shared, &levels),
             shared,
             levels,
-            upstream,
             work_reserve: WorkReserve::new(FORWARDING_RESERVE),
             connections,
             draining: Cell::new(None),
@@ -71,8 +69,9 @@ impl WorkerContext {
         &self.shared
     }
 
-    pub(super) fn upstream(&self) -> &UpstreamClient {
-        &self.upstream
+    /// The client for a connection's requests. In transparent mode the connection must have sent its first byte.
+    pub(super) fn upstream_of(&self, socket: &TcpStream) -> Result<Rc<UpstreamClient>, ProxyError> {
+        self.upstreams.of(socket, &self.shared, &self.levels)
     }
 
     /// This worker's gauges.
@@ -128,7 +127,7 @@ impl WorkerContext {
 
     /// Checks idle connections and deadlines.
     pub(super) fn tick(&self) {
-        self.upstream.evict();
+        self.upstreams.evict();
         let now = Clock::Monotonic.now();
         self.work_reserve.refill(now.since(self.last_tick.replace(now)));
         self.wake(|wait| wait.until.get().is_some_and(|until| until <= now));

@@ -132,7 +132,7 @@ fn check_prints_what_is_in_force_and_where_it_comes_from() {
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318");
     command.env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=s3cret").env("OTEL_TRACES_EXPORTER", "none");
     let stdout = "\
-# Streamgauge 0.1.0, configuration 41d004b99e4be9f3
+# Streamgauge 0.1.0, configuration ff8fd551c1fb4f18
 listen: 127.0.0.1:8080  # default
 admin: 127.0.0.1:9464  # default
 admin_hosts: none  # default
@@ -143,6 +143,8 @@ admin_token_file: null  # default
 admin_metrics_token_file: null  # default
 admin_insecure: false  # default
 upstream: http://127.0.0.1:8000  # file gauge.yaml:1
+transparent: false  # default
+max_destinations: 64  # default
 upstream_http: auto  # default
 upstream_connect_timeout: 5s  # default
 upstream_ca: null  # default
@@ -192,7 +194,7 @@ log_level: info  # default
 # OTLP metrics: http/protobuf to http://collector:4318/v1/metrics with headers authorization every 1m
 # OTLP traces: off by OTEL_TRACES_EXPORTER
 # OTLP logs: http/protobuf to http://collector:4318/v1/logs with headers authorization every 1s
-# scrape: at most 214006 series and 99158258 bytes of text, if every model of max_models has every route, status and ending (names of 64 bytes)
+# scrape: at most 214018 series and 99160351 bytes of text, if every model of max_models has every route, status and ending (names of 64 bytes)
 ";
     let stderr =
         "warning: STREAMGAUGE_DRIAN is not a setting and is ignored; did you mean STREAMGAUGE_DRAIN?\n".to_owned();
@@ -206,7 +208,7 @@ fn an_invalid_configuration_exits_with_2_and_reports_every_error() {
     let stderr = "\
 error: the configuration is not valid
   --listen: expected an address and a port, as in 127.0.0.1:8080, or 0.0.0.0:8080 for every interface, found `:80`
-  upstream: expected the inference server's URL, as in --upstream http://127.0.0.1:8000
+  upstream: expected the inference server's URL, as in --upstream http://127.0.0.1:8000, or --transparent for redirected connections
   STREAMGAUGE_STALL: expected a time from 1ms to 24h, as in 30s, found `0`
 ";
     assert_eq!(finish(command, b""), Done { code: Some(2), stdout: String::new(), stderr: stderr.to_owned() });

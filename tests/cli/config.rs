@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use serde_json::Value;
 use streamgauge::config::{
     AdminAccessConfig, CaptureConfig, CaptureFormat, ClientIdentity, ConfigSource, ForwardingHeaders, Limits,
-    LoadedConfig, LogConfig, LogFormat, LogLevel, ProxyConfig, RawSettings, SessionKey, TailSampling, TlsFiles,
-    UpstreamConfig, UpstreamHttp, schema,
+    LoadedConfig, LogConfig, LogFormat, LogLevel, ProxyConfig, RawSettings, ServerAddress, SessionKey, TailSampling,
+    TlsFiles, UpstreamConfig, UpstreamHttp, UpstreamTarget, schema,
 };
 use streamgauge::measure::dialect::Routes;
 use streamgauge::measure::sample_share::SampleShare;
@@ -66,7 +66,7 @@ const UPSTREAM: (&str, &str) = ("STREAMGAUGE_UPSTREAM", "http://127.0.0.1:8000")
 
 /// For every setting three values that differ from its default, in their effective form. `upstream` is https
 /// throughout, because certificates need it; `PEM` stands for a file that exists.
-const SAMPLES: [(&str, [&str; 3]); 54] = [
+const SAMPLES: [(&str, [&str; 3]); 56] = [
     ("listen", ["0.0.0.0:1", "0.0.0.0:2", "[::1]:3"]),
     ("admin", ["127.0.0.1:4", "127.0.0.2:5", "[::1]:6"]),
     ("admin_hosts", ["gauge", "a.example,*.svc", "*"]),
@@ -77,6 +77,8 @@ const SAMPLES: [(&str, [&str; 3]); 54] = [
     ("admin_metrics_token_file", ["PEM", "PEM", "PEM"]),
     ("admin_insecure", ["true", "true", "true"]),
     ("upstream", ["https://a", "https://b:8000", "https://[::1]:8443"]),
+    ("transparent", ["true", "true", "true"]),
+    ("max_destinations", ["1", "2", "1000"]),
     ("upstream_http", ["http1", "http2", "http1"]),
     ("upstream_connect_timeout", ["1s", "2s", "1500ms"]),
     ("upstream_ca", ["PEM", "PEM", "PEM"]),
@@ -126,7 +128,8 @@ const SAMPLES: [(&str, [&str; 3]); 54] = [
 /// What `key` needs beside it, in the file.
 fn beside(key: &str) -> &'static str {
     match key {
-        "upstream" => "",
+        "upstream" | "transparent" => "",
+        "max_destinations" => "transparent: true\n",
         "upstream_cert" => "upstream: https://c\nupstream_key: PEM\n",
         "upstream_key" => "upstream: https://c\nupstream_cert: PEM\n",
         "tls_cert" => "upstream: https://c\ntls_key: PEM\n",
@@ -196,9 +199,7 @@ fn the_defaults_are_those_that_are_documented() {
         admin_hosts: Vec::new(),
         admin_access: AdminAccessConfig::default(),
         upstream: UpstreamConfig {
-            tls: false,
-            host: "127.0.0.1".into(),
-            port: 8000,
+            target: UpstreamTarget::Server(ServerAddress { tls: false, host: "127.0.0.1".into(), port: 8000 }),
             http: UpstreamHttp::Auto,
             connect_timeout: seconds(5),
             ca: None,
@@ -215,6 +216,7 @@ fn the_defaults_are_those_that_are_documented() {
             idle_timeout: seconds(600),
             streams: 10_000,
             connections: 20_000,
+            destinations: 64,
         },
         drain: seconds(600),
         routes: Routes::default(),
@@ -492,11 +494,33 @@ fn an_upstream_is_a_server_and_nothing_else() {
         ("http://[2001:DB8::1]:8000", false, "2001:db8::1", 8000, "http://[2001:db8::1]:8000"),
     ] {
         let upstream = load("", &["--upstream", url], &[]).unwrap().config.upstream;
-        assert_eq!((upstream.tls, &*upstream.host, upstream.port), (tls, host, port));
-        assert_eq!(upstream.to_string(), shown);
+        let server = upstream.server().unwrap();
+        assert_eq!((server.tls, &*server.host, server.port), (tls, host, port));
+        assert_eq!(server.to_string(), shown);
     }
-    let missing = "upstream: expected the inference server's URL, as in --upstream http://127.0.0.1:8000";
+    let missing = "upstream: expected the inference server's URL, as in --upstream http://127.0.0.1:8000, or --transparent \
+                   for redirected connections";
     assert_eq!(problems("", &[], &[]), [missing]);
+}
+
+#[test]
+fn requests_go_to_one_server_or_to_the_original_destinations() {
+    let config = load("", &["--transparent", "--max-destinations=3"], &[]).unwrap().config;
+    assert_eq!((config.upstream.server(), config.limits.destinations), (None, 3));
+    let both = "--transparent: excludes upstream: requests go to one server or to the original destinations; remove one \
+                of the two";
+    assert_eq!(problems("", &["--transparent", "--upstream=http://a"], &[]), [both]);
+    assert_eq!(
+        problems("", &["--upstream=http://a", "--max-destinations=3"], &[]),
+        ["--max-destinations: needs transparent: an upstream is one destination"]
+    );
+    assert_eq!(
+        problems("transparent: true\ntls_cert: x\ntls_key: y\nupstream_ca: z\n", &[], &[]),
+        [
+            "gauge.yaml:4: upstream_ca: needs an upstream that begins with https://",
+            "gauge.yaml:2: tls_cert: needs upstream: in transparent mode the original destination speaks without TLS",
+        ]
+    );
 }
 
 #[test]
@@ -688,7 +712,8 @@ fn an_unknown_variable_is_a_warning_that_names_the_nearest() {
     assert_eq!(
         problems("", &[], &[("STREAMGAUGE_UPSTREM", "http://a")]),
         [
-            "upstream: expected the inference server's URL, as in --upstream http://127.0.0.1:8000",
+            "upstream: expected the inference server's URL, as in --upstream http://127.0.0.1:8000, or --transparent for \
+             redirected connections",
             "STREAMGAUGE_UPSTREM is not a setting and is ignored; did you mean STREAMGAUGE_UPSTREAM?",
         ]
     );
@@ -757,7 +782,7 @@ fn the_default_block_length_depends_on_its_unit() {
 #[test]
 fn the_digest_names_the_values_and_not_how_they_were_typed() {
     let digest = |flags: &[&str]| load("upstream: http://a", flags, &[]).unwrap().config.digest();
-    assert_eq!(digest(&["--workers=2"]), "13911798fef3c054");
+    assert_eq!(digest(&["--workers=2"]), "b3573ccd40b0a4cb");
     assert_eq!(digest(&["--workers=2", "--stall=1000ms"]), digest(&["--workers=2"]));
     assert_ne!(digest(&["--workers=2", "--stall=1001ms"]), digest(&["--workers=2"]));
 }
@@ -774,6 +799,7 @@ fn a_reload_takes_bounds_and_rules_and_holds_places() {
         "admin_metrics_token_file",
         "admin_insecure",
         "upstream",
+        "transparent",
         "upstream_http",
         "upstream_ca",
         "upstream_cert",
@@ -808,6 +834,8 @@ fn a_reload_takes_bounds_and_rules_and_holds_places() {
         let before = folder.load(&[], &[]).unwrap().config;
         std::fs::write(folder.file("gauge.yaml"), yaml).unwrap();
         let wanted = folder.load(&[], &[]).unwrap().config;
+        // Bounds of the transparent mode change in that mode.
+        let before = if key == "max_destinations" { load(beside(key), &[], &[]).unwrap().config } else { before };
         let (after, held) = before.reload(wanted.clone());
         if held_until_restart.contains(&key) {
             assert_eq!(after, before, "{key}");

@@ -104,6 +104,7 @@ fn every_family_comes_from_the_catalog_and_counts() {
         Id::SloTarget,
         Id::ResourceUsage,
         Id::ResourceLimit,
+        Id::RefusedConnections,
         Id::ReloadSuccess,
         Id::CertificateEnd,
         Id::CaptureRecords,

@@ -24,4 +24,5 @@ mod stream_endings;
 mod takeover;
 mod token_counter;
 mod transparency;
+mod transparent;
 mod usage_injection;

@@ -22,15 +22,15 @@ use crate::support::{PATIENCE, upstream};
 const ASKED: &str = "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}";
 
 /// The program with these arguments, and all that it and its successors log.
-struct Program {
+pub(crate) struct Program {
     child: Child,
     log: mpsc::Receiver<String>,
-    listen: SocketAddr,
-    admin: SocketAddr,
+    pub(crate) listen: SocketAddr,
+    pub(crate) admin: SocketAddr,
 }
 
 impl Program {
-    fn start(arguments: &[&str], prepare: impl FnOnce(&mut Command)) -> Self {
+    pub(crate) fn start(arguments: &[&str], prepare: impl FnOnce(&mut Command)) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
         command.arg("proxy").args(arguments);
         Self::of(command, prepare)

@@ -365,7 +365,7 @@ fn the_chart_knows_every_setting_that_it_does_not_set_itself() {
     let schema: Value = serde_json::from_str(&read("deploy/helm/streamgauge/values.schema.json")).unwrap();
     let known: BTreeSet<&str> = texts(&schema["properties"]["settings"]["propertyNames"]["enum"]).into_iter().collect();
     let program: Value = serde_json::from_str(&read("tests/data/config.schema.json")).unwrap();
-    let own = ["admin", "drain", "listen", "upstream"];
+    let own = ["admin", "drain", "listen", "transparent", "upstream"];
     let keys = program["properties"].as_object().unwrap().keys().map(String::as_str);
     assert_eq!(known, keys.filter(|key| !own.contains(key)).collect(), "in values.schema.json");
 }

@@ -32,7 +32,12 @@ impl TestProxy {
     /// A proxy to a URL.
     pub fn to(upstream: &str, settings: &[(&str, &str)]) -> Self {
         let given = [("upstream", upstream), ("listen", "127.0.0.1:0"), ("admin", "127.0.0.1:0")];
-        let environment = given.iter().chain(settings).map(|(key, value)| match key.starts_with("OTEL_") {
+        Self::start(&[&given, settings].concat())
+    }
+
+    /// A proxy with these settings alone.
+    pub fn start(settings: &[(&str, &str)]) -> Self {
+        let environment = settings.iter().map(|(key, value)| match key.starts_with("OTEL_") {
             true => ((*key).to_owned(), (*value).to_owned()),
             false => (format!("STREAMGAUGE_{}", key.to_uppercase()), (*value).to_owned()),
         });

@@ -49,7 +49,8 @@ impl Upstream {
         Self::listening(listener, script)
     }
 
-    fn listening(listener: TcpListener, script: impl Fn(Conn) + Send + Sync + 'static) -> Self {
+    /// An upstream on a listener.
+    pub fn listening(listener: TcpListener, script: impl Fn(Conn) + Send + Sync + 'static) -> Self {
         let addr = listener.local_addr().unwrap();
         let connections = Arc::new(AtomicUsize::new(0));
         let requests = Arc::new(Mutex::new(Vec::new()));

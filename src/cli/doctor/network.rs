@@ -18,7 +18,7 @@ use crate::measure::time::Gap;
 use crate::net::dial::Dialer;
 use crate::net::io::{MaybeTlsStream, enable_rx_timestamps};
 use crate::net::tls::describe_error;
-use crate::proxy::upstream_tls;
+use crate::proxy::{accept_foreign_addresses, upstream_tls};
 
 /// Tries for a time stamp: the kernel turns them on shortly after it was asked.
 const STAMP_TRIES: usize = 20;
@@ -98,24 +98,39 @@ async fn source_of_stamps() -> io::Result<StampSource> {
 pub(super) async fn upstream(config: &ProxyConfig) -> Finding {
     const CHECK: &str = "upstream";
     let upstream = &config.upstream;
+    let Some(server) = upstream.server() else { return transparent() };
     let connected = async {
-        let name = upstream.server_name.as_deref().unwrap_or(&upstream.host);
+        let name = upstream.server_name.as_deref().unwrap_or(&server.host);
         let tls = upstream_tls(config).map_err(|error| error.to_string())?;
-        let dialer = Dialer::new(&*upstream.host, upstream.port, Gap::ZERO);
+        let dialer = Dialer::new(&*server.host, server.port, Gap::ZERO);
         let dialed = dialer.dial(tls.map(|tls| (Arc::new(tls), name))).await;
         dialed.map(drop).map_err(|error| describe_error(error, "upstream_ca"))
     };
     match Clock::Monotonic.timeout(upstream.connect_timeout, connected).await {
-        Some(Ok(())) => Finding::ok(CHECK, format!("{upstream} accepts connections")),
+        Some(Ok(())) => Finding::ok(CHECK, format!("{server} accepts connections")),
         Some(Err(error)) => Finding::problem(
             CHECK,
-            format!("cannot connect to {upstream}: {error}"),
+            format!("cannot connect to {server}: {error}"),
             "start the inference server, or correct upstream",
         ),
         None => Finding::problem(
             CHECK,
-            format!("no connection to {upstream} within {}", upstream.connect_timeout),
+            format!("no connection to {server} within {}", upstream.connect_timeout),
             "check the network and its policies, or raise upstream_connect_timeout",
+        ),
+    }
+}
+
+/// Which redirected connections the proxy can take in transparent mode.
+fn transparent() -> Finding {
+    const CHECK: &str = "transparent";
+    let listener = TcpListener::bind(("127.0.0.1", 0));
+    match listener.and_then(|listener| accept_foreign_addresses(&listener)) {
+        Ok(()) => Finding::ok(CHECK, "connections of REDIRECT and of TPROXY can be taken"),
+        Err(error) => Finding::warning(
+            CHECK,
+            format!("only connections of REDIRECT can be taken, not those of TPROXY: {error}"),
+            "none with REDIRECT; for TPROXY, give the proxy CAP_NET_ADMIN",
         ),
     }
 }

@@ -47,7 +47,7 @@ impl Endpoint {
         if target.parse::<http::uri::PathAndQuery>().is_err() || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err("its path has a character that a URL cannot hold; percent-encode it".to_owned());
         }
-        Ok(Self { tls, host, port, target })
+        Ok(Self { tls, host: host.to_string(), port, target })
     }
 
     /// Host and port, an IPv6 address in brackets.

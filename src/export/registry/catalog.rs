@@ -295,6 +295,8 @@ catalog! {
         "What the proxy uses of something that is limited.";
     ResourceLimit = Gauge, "streamgauge.proxy.resource.limit", "", &["resource"],
         "How much of it the proxy can use.";
+    RefusedConnections = ObservedCounter, "streamgauge.proxy.refused_connections", "{connection}", &["reason"],
+        "Connections without a destination that the proxy could dial in transparent mode, by reason.";
     ReloadSuccess = Gauge, "streamgauge.reload.success", "", &["subject"],
         "1 if the last reload succeeded, or none was needed yet, 0 if it failed and the old settings or files stay in force.";
     CertificateEnd = Gauge, "streamgauge.tls.certificate.not_after", "s", &["setting"],

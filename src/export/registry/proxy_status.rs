@@ -1,6 +1,6 @@
 //! State of a proxy that a scrape reads beside its open requests: limited resources, reloads and certificates.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::catalog::Id;
@@ -16,10 +16,28 @@ pub enum Resource {
     ClientConnections,
     /// Connections to the upstream.
     UpstreamConnections,
+    /// Destinations in transparent mode.
+    Destinations,
 }
 
 /// Exported names of [`Resource`].
-const RESOURCES: [&str; 3] = ["streams", "client_connections", "upstream_connections"];
+const RESOURCES: [&str; 4] = ["streams", "client_connections", "upstream_connections", "destinations"];
+
+/// Why a connection was refused in transparent mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedConnection {
+    /// Its original destination is the proxy itself.
+    OwnAddress,
+    /// It comes from the proxy itself.
+    Loop,
+    /// As many destinations as allowed are in use.
+    TooManyDestinations,
+    /// The kernel does not say its original destination.
+    UnknownDestination,
+}
+
+/// Exported names of [`RefusedConnection`].
+const REFUSALS: [&str; 4] = ["own_address", "loop", "too_many_destinations", "unknown_destination"];
 
 /// What is loaded again while the proxy runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +69,9 @@ pub struct ProxyStatus {
     client_connections: Mutex<Vec<Arc<AtomicUsize>>>,
     /// By [`ReloadSubject`].
     has_failed: [AtomicBool; SUBJECTS.len()],
+    destinations: AtomicUsize,
+    /// By [`RefusedConnection`].
+    refused_connections: [AtomicU64; REFUSALS.len()],
     certificates: Mutex<Vec<CertificateEnd>>,
 }
 
@@ -63,6 +84,16 @@ impl ProxyStatus {
     /// Adds a forwarding thread's counter of client connections.
     pub fn add_client_connections(&self, counter: Arc<AtomicUsize>) {
         lock(&self.client_connections).push(counter);
+    }
+
+    /// Sets how many destinations are in use.
+    pub fn set_destinations(&self, in_use: usize) {
+        self.destinations.store(in_use, Relaxed);
+    }
+
+    /// Counts a connection that was refused in transparent mode.
+    pub fn count_refused_connection(&self, reason: RefusedConnection) {
+        self.refused_connections[reason as usize].fetch_add(1, Relaxed);
     }
 
     /// Records the result of a reload.
@@ -84,7 +115,8 @@ impl ProxyStatus {
         descriptors: Option<DescriptorUsage>,
     ) {
         let clients: usize = lock(&self.client_connections).iter().map(|counter| counter.load(Relaxed)).sum();
-        let usage = [streams, clients as i64, upstream_connections];
+        let destinations = self.destinations.load(Relaxed) as i64;
+        let usage = [streams, clients as i64, upstream_connections, destinations];
         let limits = self.limits.each_ref().map(|limit| limit.load(Relaxed));
         let of_proxy = RESOURCES.into_iter().zip(usage).zip(limits).filter(|(_, limit)| *limit > 0);
         let of_proxy = of_proxy.map(|((resource, usage), limit)| (resource, usage, limit as i64));
@@ -92,6 +124,13 @@ impl ProxyStatus {
         for (resource, usage, limit) in of_proxy.chain(of_process) {
             snapshot.observe(Id::ResourceUsage, [resource.into()], created, PointValue::Gauge(usage));
             snapshot.observe(Id::ResourceLimit, [resource.into()], created, PointValue::Gauge(limit));
+        }
+        // Without a limit of destinations every connection goes to one upstream, and none is refused.
+        if limits[Resource::Destinations as usize] > 0 {
+            for (reason, refused) in REFUSALS.into_iter().zip(&self.refused_connections) {
+                let refused = PointValue::Count(refused.load(Relaxed));
+                snapshot.observe(Id::RefusedConnections, [reason.into()], created, refused);
+            }
         }
         for (subject, failed) in SUBJECTS.into_iter().zip(&self.has_failed) {
             let success = PointValue::Gauge(i64::from(!failed.load(Relaxed)));
@@ -133,6 +172,16 @@ mod tests {
         assert_eq!(usage[..2].iter().map(|(_, value)| &**value).collect::<Vec<_>>(), ["Gauge(7)", "Gauge(5)"]);
         assert_eq!(limit[..2].iter().map(|(_, value)| &**value).collect::<Vec<_>>(), ["Gauge(100)", "Gauge(50)"]);
         assert_eq!(usage.len(), 3, "descriptors, and no upstream connections, whose limit is unknown");
+    }
+
+    #[test]
+    fn refused_connections_are_exported_only_where_destinations_are_limited() {
+        let status = ProxyStatus::default();
+        status.count_refused_connection(RefusedConnection::Loop);
+        assert_eq!(exported(&status, Id::RefusedConnections), []);
+        status.set_limit(Resource::Destinations, 64);
+        let counts: Vec<_> = exported(&status, Id::RefusedConnections).into_iter().map(|(_, count)| count).collect();
+        assert_eq!(counts, ["Count(0)", "Count(1)", "Count(0)", "Count(0)"]);
     }
 
     #[test]

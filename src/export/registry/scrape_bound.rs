@@ -36,9 +36,10 @@ pub struct ScrapeBound {
     pub class_sets: u64,
 }
 
-/// Computes the bound for these limits, SLOs and classes.
-pub fn scrape_bound(settings: &AggregateSettings, classes: &RequestClasses) -> ScrapeBound {
-    let limits = ScrapeLimits::new(settings, classes);
+/// Computes the bound for these limits, SLOs and classes, and for one server or any number of them.
+pub fn scrape_bound(settings: &AggregateSettings, classes: &RequestClasses, is_one_server: bool) -> ScrapeBound {
+    let servers = if is_one_server { 1 } else { u64::from(MAX_SERIES) };
+    let limits = ScrapeLimits { servers, ..ScrapeLimits::new(settings, classes) };
     let mut bound = ScrapeBound { series: 0, bytes: 0, class_sets: limits.class_sets };
     for (id, instrument) in Id::all().zip(TABLE).filter(|(_, instrument)| instrument.is_in(settings.convention)) {
         let (families, labels) = (limits.families(id, instrument), limits.label_bytes(id, instrument));
@@ -71,6 +72,7 @@ fn is_divided(id: Id, instrument: &Instrument) -> bool {
 struct ScrapeLimits {
     /// With `_other` and none.
     models: u64,
+    servers: u64,
     slos: u64,
     /// Objectives of an SLO, with `error`.
     objectives: u64,
@@ -84,6 +86,7 @@ impl ScrapeLimits {
         let slos = || settings.slos.iter();
         Self {
             models: settings.max_models as u64 + 2,
+            servers: 1,
             slos: slos().count() as u64,
             objectives: slos().map(|slo| slo.objectives().count() as u64 + 1).max().unwrap_or(0),
             slo_bytes: slos().map(|slo| slo.name().len() as u64).max().unwrap_or(0),
@@ -106,8 +109,9 @@ impl ScrapeLimits {
             "slo" => self.slos,
             "objective" => self.objectives,
             attribute::OPERATION | attribute::HTTP_ROUTE => dialects,
-            // The dialect decides it, or the configuration; the others are those of the one upstream.
-            attribute::PROVIDER | attribute::SERVER_ADDRESS | attribute::SERVER_PORT | attribute::URL_SCHEME => 1,
+            attribute::SERVER_ADDRESS => self.servers,
+            // The dialect decides it, or the configuration, or the server.
+            attribute::PROVIDER | attribute::SERVER_PORT | attribute::URL_SCHEME => 1,
             attribute::TOKEN_MODALITY | "version" => 1,
             attribute::HTTP_METHOD => METHODS.len() as u64,
             attribute::HTTP_STATUS | attribute::ERROR_TYPE => STATUSES,
@@ -143,7 +147,7 @@ mod tests {
         let slos = Slos::new(slos.iter().map(|text| text.parse().unwrap()).collect()).unwrap().into();
         let classes = RequestClasses::new(classes.iter().map(|text| text.parse().unwrap()).collect()).unwrap();
         let settings = AggregateSettings { slos, max_models, max_class_values, ..AggregateSettings::default() };
-        scrape_bound(&settings, &classes)
+        scrape_bound(&settings, &classes, true)
     }
 
     #[test]
@@ -166,5 +170,18 @@ mod tests {
         let lines = |instrument: &Instrument| instrument.layout(&Slos::default()).map_or(1, |it| it.bounds().len() + 3);
         let capped: usize = TABLE.iter().map(|instrument| lines(instrument) * (usize::from(MAX_SERIES) + 1)).sum();
         assert!(two.series <= most.series && most.series < capped as u64, "{most:?} {capped}");
+    }
+
+    #[test]
+    fn any_number_of_servers_fills_an_instrument_with_their_address_and_no_other() {
+        let (settings, classes) = (AggregateSettings::default(), RequestClasses::default());
+        let [one, any] = [true, false].map(|is_one| ScrapeLimits {
+            servers: if is_one { 1 } else { u64::from(MAX_SERIES) },
+            ..ScrapeLimits::new(&settings, &classes)
+        });
+        let families = |limits: &ScrapeLimits, id: Id| limits.families(id, id.instrument());
+        assert!(families(&one, Id::TimeToFirstToken) < families(&any, Id::TimeToFirstToken));
+        assert_eq!(families(&any, Id::TimeToFirstToken), u64::from(MAX_SERIES) + 1);
+        assert_eq!(families(&one, Id::Stalls), families(&any, Id::Stalls));
     }
 }

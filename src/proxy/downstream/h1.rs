@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::rc::Rc;
 use std::task::Poll;
 
 use super::client::{DownstreamConnection, MAX_LINGER_BYTES, MAX_MALFORMED_LINGER_BYTES, ReadOutcome};
@@ -15,7 +16,7 @@ use crate::net::io::{Arrival, MaybeTlsStream};
 use crate::proxy::added_headers::{AddedHeaders, Scheme};
 use crate::proxy::error_response::{ErrorOrigin, ProxyError};
 use crate::proxy::request_observer::RequestObserver;
-use crate::proxy::upstream::{UpstreamError, UpstreamExchange, UpstreamRequest};
+use crate::proxy::upstream::{UpstreamClient, UpstreamError, UpstreamExchange, UpstreamRequest};
 use crate::proxy::worker_context::{ConnectionSlot, StreamPermit};
 
 /// The fate of the connection after an exchange.
@@ -33,18 +34,22 @@ enum AfterExchange {
 }
 
 /// Serves a client until either side closes the connection.
-pub(super) async fn serve(io: MaybeTlsStream, seat: ConnectionSlot) {
+pub(super) async fn serve(io: MaybeTlsStream, seat: ConnectionSlot, upstream: Rc<UpstreamClient>) {
     let mut client = DownstreamConnection::new(io);
     let (mut request, mut response) = (Head::default(), Head::default());
     let (mut first, mut since) = (true, Clock::Monotonic.now());
     loop {
         let next = match client.read_head(&seat, &mut request, first, since).await {
-            ReadOutcome::Request(arrival) => exchange(&mut client, &seat, &request, &mut response, arrival).await,
-            ReadOutcome::Http2 => return h2::serve(client.io, client.inbox, seat).await,
+            ReadOutcome::Request(arrival) => {
+                exchange(&mut client, (&seat, &upstream), &request, &mut response, arrival).await
+            }
+            ReadOutcome::Http2 => return h2::serve(client.io, client.inbox, seat, upstream).await,
             ReadOutcome::Closed => return,
             ReadOutcome::Rejected(refusal) => {
                 request.shrink();
-                send_error_response(&mut client, &seat, &request, &refusal, None).await
+                let begin = |arrival| RequestObserver::begin(seat.worker(), upstream.server(), &request, arrival);
+                let observation = client.arrival.map(begin);
+                send_error_response(&mut client, &request, &refusal, observation).await
             }
         };
         first = false;
@@ -67,36 +72,34 @@ pub(super) async fn serve(io: MaybeTlsStream, seat: ConnectionSlot) {
     }
 }
 
-/// Answers plain HTTP on a TLS port with an error.
-pub(super) async fn reject(io: MaybeTlsStream, seat: ConnectionSlot) {
+/// Answers a connection that cannot be served with an error, without reading its request.
+pub(super) async fn reject(io: MaybeTlsStream, refusal: &ProxyError) {
     let (mut client, request) = (DownstreamConnection::new(io), Head::default());
-    let refusal = ProxyError::new(400, ErrorOrigin::Downstream, "this port speaks TLS: try https://");
-    if let AfterExchange::Linger(most) = send_error_response(&mut client, &seat, &request, &refusal, None).await {
+    if let AfterExchange::Linger(most) = send_error_response(&mut client, &request, refusal, None).await {
         client.linger(most).await;
     }
 }
 
 async fn exchange(
     client: &mut DownstreamConnection,
-    seat: &ConnectionSlot,
+    (seat, upstream): (&ConnectionSlot, &UpstreamClient),
     request: &Head,
     response: &mut Head,
     arrival: Arrival,
 ) -> AfterExchange {
     let worker = seat.worker();
-    let mut observation = RequestObserver::begin(worker, request, arrival);
+    let mut observation = RequestObserver::begin(worker, upstream.server(), request, arrival);
     let framing = match request.request_framing() {
         Ok(framing) => framing,
-        Err(error) => return send_error_response(client, seat, request, &error.into(), Some(observation)).await,
+        Err(error) => return send_error_response(client, request, &error.into(), Some(observation)).await,
     };
     if request.method() == "CONNECT" {
-        return send_error_response(client, seat, request, &ProxyError::connect_unsupported(), Some(observation)).await;
+        return send_error_response(client, request, &ProxyError::connect_unsupported(), Some(observation)).await;
     }
     let limit = worker.config().limits.streams;
     let Some(permit) = worker.admit(limit) else {
         drain_body::drain_http1(client, framing, &mut observation).await;
-        return send_error_response(client, seat, request, &ProxyError::too_many_streams(limit), Some(observation))
-            .await;
+        return send_error_response(client, request, &ProxyError::too_many_streams(limit), Some(observation)).await;
     };
     let added = AddedHeaders::new(
         &worker.config(),
@@ -107,22 +110,23 @@ async fn exchange(
     );
     let outgoing = UpstreamRequest::new(request, framing, &added, observation.usage_injection().is_some());
     // The wait for a connection must end with the client too.
-    let begun = unless_disconnected(client, worker.upstream().begin(&outgoing)).await;
+    let begun = unless_disconnected(client, upstream.begin(&outgoing)).await;
     let mut exchange = match begun {
         Some(Ok(exchange)) => exchange,
         Some(Err(broken)) => {
             drain_body::drain_http1(client, framing, &mut observation).await;
-            return send_error_response(client, seat, request, &ProxyError::from(&broken), Some(observation)).await;
+            return send_error_response(client, request, &ProxyError::from(&broken), Some(observation)).await;
         }
         None => return AfterExchange::Close,
     };
+    observation.set_server(upstream.server());
     let end = {
         let draining = worker.is_draining();
         let mut relay = Relay::new(client, (request, framing), response, &mut exchange, &mut observation, draining);
         loop {
             match poll_fn(|cx| relay.poll(cx)).await {
                 RelayEnd::Upstream { broken, answered: false } => {
-                    match unless_disconnected(relay.client, worker.upstream().retry(relay.exchange, broken)).await {
+                    match unless_disconnected(relay.client, upstream.retry(relay.exchange, broken)).await {
                         Some(Ok(())) => {}
                         Some(Err(broken)) => break RelayEnd::Upstream { broken, answered: false },
                         None => break RelayEnd::ClientGone,
@@ -135,7 +139,7 @@ async fn exchange(
     match end {
         RelayEnd::Complete { keep, at } => {
             observation.end_at(at, Ending::Complete);
-            worker.upstream().finish(exchange, at);
+            upstream.finish(exchange, at);
             if keep { AfterExchange::Keep(at) } else { AfterExchange::Linger(MAX_LINGER_BYTES) }
         }
         RelayEnd::ClientGone => {
@@ -149,11 +153,9 @@ async fn exchange(
             if matches!(broken, UpstreamError::Reset) { AfterExchange::Reset } else { AfterExchange::Close }
         }
         RelayEnd::Upstream { broken, answered: false } => {
-            send_error_response(client, seat, request, &ProxyError::from(&broken), Some(observation)).await
+            send_error_response(client, request, &ProxyError::from(&broken), Some(observation)).await
         }
-        RelayEnd::BadRequest(error) => {
-            send_error_response(client, seat, request, &error.into(), Some(observation)).await
-        }
+        RelayEnd::BadRequest(error) => send_error_response(client, request, &error.into(), Some(observation)).await,
         RelayEnd::Switched => AfterExchange::Tunnel(Box::new(exchange), Box::new(observation), permit),
     }
 }
@@ -171,13 +173,10 @@ async fn unless_disconnected<F: Future>(client: &mut DownstreamConnection, part:
 /// Sends an error response and closes the connection.
 async fn send_error_response(
     client: &mut DownstreamConnection,
-    seat: &ConnectionSlot,
     request: &Head,
     refusal: &ProxyError,
     observation: Option<RequestObserver>,
 ) -> AfterExchange {
-    let arrival = client.arrival;
-    let observation = observation.or_else(|| Some(RequestObserver::begin(seat.worker(), request, arrival?)));
     client.reset_buffers();
     let dialect = observation.as_ref().and_then(RequestObserver::dialect);
     refusal.to_response(request, dialect).write(&mut client.out, request.method() == "HEAD");

@@ -15,6 +15,7 @@ use std::task::Poll;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
+use super::error_response::{ErrorOrigin, ProxyError};
 use super::worker_context::ConnectionSlot;
 use crate::clock::Clock;
 use crate::measure::time::{Gap, Stamp};
@@ -23,7 +24,19 @@ use crate::net::socket::TcpConnection;
 
 /// Serves an accepted connection to its end.
 pub(super) async fn serve(socket: TcpStream, seat: ConnectionSlot) {
-    let tls = seat.worker().shared().server_tls.as_ref().map(|tls| tls.load_full());
+    let shared = seat.worker().shared();
+    if shared.target.destinations().is_some() {
+        // Until then the peer may be a connection of this process that is not known yet.
+        let until = Clock::Monotonic.now().after(seat.worker().config().limits.idle_timeout);
+        if !matches!(with_deadline(&seat, until, socket.peek(&mut [0])).await, Some(Ok(1))) {
+            return;
+        }
+    }
+    let upstream = match seat.worker().upstream_of(&socket) {
+        Ok(upstream) => upstream,
+        Err(refusal) => return h1::reject(MaybeTlsStream::plain(socket), &refusal).await,
+    };
+    let tls = shared.server_tls.as_ref().map(|tls| tls.load_full());
     let io = match tls {
         None => MaybeTlsStream::plain(socket),
         Some(config) => {
@@ -31,7 +44,8 @@ pub(super) async fn serve(socket: TcpStream, seat: ConnectionSlot) {
             let begun = with_deadline(&seat, until, socket.peek(&mut first)).await;
             // A TLS handshake does not start with a letter; every HTTP method does.
             if matches!(begun, Some(Ok(1))) && first[0].is_ascii_alphabetic() {
-                return h1::reject(MaybeTlsStream::plain(socket), seat).await;
+                let refusal = ProxyError::new(400, ErrorOrigin::Downstream, "this port speaks TLS: try https://");
+                return h1::reject(MaybeTlsStream::plain(socket), &refusal).await;
             }
             match with_deadline(&seat, until, TlsAcceptor::from(config).accept(TcpConnection::new(socket))).await {
                 Some(Ok(stream)) => MaybeTlsStream::tls(TlsStream::Server(stream)),
@@ -41,9 +55,9 @@ pub(super) async fn serve(socket: TcpStream, seat: ConnectionSlot) {
         }
     };
     if io.alpn() == Some(b"h2") {
-        h2::serve(io, Vec::new(), seat).await;
+        h2::serve(io, Vec::new(), seat, upstream).await;
     } else {
-        h1::serve(io, seat).await;
+        h1::serve(io, seat, upstream).await;
     }
 }
 

@@ -4,11 +4,11 @@ use std::io;
 use std::task::{Context, Poll};
 
 use crate::clock::Clock;
-use crate::export::registry::thread_gauges::OpenConnection;
 use crate::measure::record::Ending;
 use crate::measure::time::Gap;
 use crate::net::io::{Arrival, MaybeTlsStream};
 use crate::proxy::request_observer::RequestObserver;
+use crate::proxy::upstream::ConnectionGuard;
 
 /// One direction.
 struct Pipe {
@@ -54,7 +54,7 @@ impl Pipe {
 /// Tunnels until either side closes, then closes both.
 pub(super) async fn run(
     (mut client, from_client): (MaybeTlsStream, Vec<u8>),
-    (mut server, from_server, _open): (MaybeTlsStream, Vec<u8>, OpenConnection),
+    (mut server, from_server, _open): (MaybeTlsStream, Vec<u8>, ConnectionGuard),
     mut observation: RequestObserver,
 ) {
     let mut up = Pipe { buffer: from_client, written: 0, arrival: None };

@@ -9,12 +9,13 @@ use nix::errno::Errno;
 
 use super::UpstreamError;
 use crate::clock::Clock;
-use crate::config::{UpstreamConfig, UpstreamHttp};
+use crate::config::{ServerAddress, UpstreamHttp};
 use crate::export::registry::thread_gauges::{OpenConnection, ThreadGauges};
 use crate::measure::time::Gap;
 use crate::net::dial::Dialer;
 use crate::net::io::MaybeTlsStream;
 use crate::net::tls;
+use crate::proxy::destinations::OwnSocket;
 use crate::proxy::worker_shared::WorkerShared;
 
 /// Time to live of a resolved address. Kubernetes moves services; a lookup per connection would cost a thread.
@@ -23,8 +24,11 @@ const DNS_CACHE_TTL: Gap = Gap::from_millis(5_000);
 /// Opens upstream connections for one thread.
 pub(in crate::proxy) struct UpstreamConnector {
     authority: String,
-    target: UpstreamConfig,
+    server: ServerAddress,
+    http: UpstreamHttp,
+    server_name: Option<String>,
     dialer: Dialer,
+    has_connected: Cell<bool>,
     /// Whether TLS negotiated HTTP/2 on the last connection.
     negotiated_http2: Cell<bool>,
     shared: Arc<WorkerShared>,
@@ -32,25 +36,34 @@ pub(in crate::proxy) struct UpstreamConnector {
 }
 
 impl UpstreamConnector {
-    /// `levels` counts the connections.
-    pub(in crate::proxy) fn new(shared: Arc<WorkerShared>, levels: Arc<ThreadGauges>) -> Self {
-        let mut target = shared.config.load().upstream.clone();
+    /// Connects to `server`; `levels` counts the connections.
+    pub(in crate::proxy) fn new(
+        shared: Arc<WorkerShared>,
+        levels: Arc<ThreadGauges>,
+        mut server: ServerAddress,
+    ) -> Self {
         // One copy per thread: records hold the name, and a reference count shared by threads would bounce between
         // cores.
-        target.host = Arc::from(&*target.host);
+        server.host = Arc::from(&*server.host);
+        let upstream = &shared.config.load().upstream;
         Self {
-            authority: target.authority(),
-            dialer: Dialer::new(&*target.host, target.port, DNS_CACHE_TTL),
-            target,
+            authority: server.authority(),
+            dialer: Dialer::new(&*server.host, server.port, DNS_CACHE_TTL),
+            server,
+            http: upstream.http,
+            server_name: upstream.server_name.clone(),
+            has_connected: Cell::new(false),
             negotiated_http2: Cell::new(false),
             shared,
             levels,
         }
     }
 
-    /// The server's configured host and port.
-    pub(super) fn server(&self) -> (Arc<str>, u16) {
-        (Arc::clone(&self.target.host), self.target.port)
+    /// The server's host and port for records; `None` for a destination that has not accepted a connection. Else a
+    /// client could make series of any number of addresses.
+    pub(super) fn server(&self) -> Option<(Arc<str>, u16)> {
+        let is_known = self.shared.target.destinations().is_none() || self.has_connected.get();
+        is_known.then(|| (Arc::clone(&self.server.host), self.server.port))
     }
 
     pub(super) fn authority(&self) -> &str {
@@ -58,22 +71,25 @@ impl UpstreamConnector {
     }
 
     pub(super) fn scheme(&self) -> &'static str {
-        if self.target.tls { "https" } else { "http" }
+        if self.server.tls { "https" } else { "http" }
     }
 
     /// Whether a request uses HTTP/2. If not configured, TLS negotiates it; without TLS only gRPC uses it, because gRPC
     /// requires it.
     pub(super) fn is_http2(&self, grpc: bool) -> bool {
-        match self.target.http {
+        match self.http {
             UpstreamHttp::Http2 => true,
             UpstreamHttp::Http1 => false,
-            UpstreamHttp::Auto if self.target.tls => self.negotiated_http2.get(),
+            UpstreamHttp::Auto if self.server.tls => self.negotiated_http2.get(),
             UpstreamHttp::Auto => grpc,
         }
     }
 
-    pub(super) fn count_connection(&self) -> OpenConnection {
-        self.levels.connection()
+    /// Counts a connection until it is closed, before its first byte is written.
+    pub(super) fn count_connection(&self, io: &MaybeTlsStream) -> ConnectionGuard {
+        let local = self.shared.target.destinations().zip(io.socket().local_addr().ok());
+        let own_socket = local.map(|(destinations, local)| destinations.own_socket(local));
+        ConnectionGuard { open: self.levels.connection(), _own_socket: own_socket }
     }
 
     /// Whether a further connection would take a descriptor reserved for the admin port.
@@ -91,7 +107,7 @@ impl UpstreamConnector {
         let _connecting = ConnectingGuard::count(&self.shared);
         let limit = self.shared.config.load().upstream.connect_timeout;
         let tls = self.shared.upstream_tls.as_ref().map(|tls| {
-            let name = self.target.server_name.as_deref().unwrap_or(&self.target.host);
+            let name = self.server_name.as_deref().unwrap_or(&self.server.host);
             (tls.load_full(), name)
         });
         let connected = Clock::Monotonic.timeout(limit, self.dialer.dial(tls)).await;
@@ -103,12 +119,30 @@ impl UpstreamConnector {
             Some(Err(error)) => Err(UpstreamError::Connect { place: self.authority.clone(), why: describe(&error) }),
             None => Err(UpstreamError::ConnectTimeout { place: self.authority.clone(), limit }),
         };
-        self.shared.gauges.set_upstream(connected.as_ref().map(drop).map_err(UpstreamError::to_string));
+        // The state of one upstream says nothing where each connection has its own destination.
+        if self.shared.target.destinations().is_none() {
+            self.shared.gauges.set_upstream(connected.as_ref().map(drop).map_err(UpstreamError::to_string));
+        }
         if let Ok(io) = &connected {
+            self.has_connected.set(true);
             // A replaced server may support other versions than its predecessor.
             self.negotiated_http2.set(io.alpn() == Some(b"h2"));
         }
         connected
+    }
+}
+
+/// An open connection: its place in the gauges, and in transparent mode among the process's own sockets.
+#[derive(Debug)]
+pub(in crate::proxy) struct ConnectionGuard {
+    open: OpenConnection,
+    _own_socket: Option<OwnSocket>,
+}
+
+impl ConnectionGuard {
+    /// Marks the connection as idle in the pool, or as busy.
+    pub(super) fn set_idle(&mut self, idle: bool) {
+        self.open.set_idle(idle);
     }
 }
 

@@ -17,9 +17,8 @@ use std::mem::take;
 use std::ops::Range;
 use std::task::{Context, Poll, ready};
 
-use super::{BodyStep, UpstreamConnector, UpstreamError, UpstreamRequest};
+use super::{BodyStep, ConnectionGuard, UpstreamConnector, UpstreamError, UpstreamRequest};
 use crate::clock::Clock;
-use crate::export::registry::thread_gauges::OpenConnection;
 use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::body::{BodyError, ChunkWriter};
 use crate::net::http1::head_error::MAX_HEAD;
@@ -45,11 +44,11 @@ pub(super) struct Http1Connection {
     inbox: Vec<u8>,
     /// It has carried a response.
     used: bool,
-    open: OpenConnection,
+    open: ConnectionGuard,
 }
 
 impl Http1Connection {
-    pub(super) fn new(io: MaybeTlsStream, open: OpenConnection) -> Self {
+    pub(super) fn new(io: MaybeTlsStream, open: ConnectionGuard) -> Self {
         Self { io, out: Vec::new(), inbox: Vec::new(), used: false, open }
     }
 
@@ -85,7 +84,7 @@ pub(in crate::proxy) struct Http1Exchange {
     /// The complete request must be written again.
     resending: bool,
     idempotent: bool,
-    open: OpenConnection,
+    open: ConnectionGuard,
     /// Encoded request; the bytes from `written` on are pending.
     out: Vec<u8>,
     written: usize,
@@ -377,7 +376,7 @@ impl Http1Exchange {
     }
 
     /// The raw connection after a protocol switch, and the bytes already received on it.
-    pub(super) fn into_tunnel(self) -> (MaybeTlsStream, Vec<u8>, OpenConnection) {
+    pub(super) fn into_tunnel(self) -> (MaybeTlsStream, Vec<u8>, ConnectionGuard) {
         (self.io, self.inbox, self.open)
     }
 }

@@ -13,11 +13,10 @@ use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-pub(super) use connect::UpstreamConnector;
+pub(super) use connect::{ConnectionGuard, UpstreamConnector};
 pub(super) use h2::field_map;
 
 use crate::clock::Clock;
-use crate::export::registry::thread_gauges::OpenConnection;
 use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::body::BodyError;
 use crate::net::http1::{Framing, Head, HeadError, KnownHeader};
@@ -131,8 +130,8 @@ impl UpstreamClient {
         Self { connector, pool: RefCell::default(), http2: RefCell::default() }
     }
 
-    /// The server's configured host and port.
-    pub(super) fn server(&self) -> (Arc<str>, u16) {
+    /// The server's host and port for records, once they may be known.
+    pub(super) fn server(&self) -> Option<(Arc<str>, u16)> {
         self.connector.server()
     }
 
@@ -160,7 +159,7 @@ impl UpstreamClient {
                 if self.connector.is_http2(grpc) {
                     return self.begin_http2(self.adopt_http2(io).await?, request);
                 }
-                h1::Http1Connection::new(io, self.connector.count_connection())
+                self.adopt_http1(io)
             }
         };
         Ok(UpstreamExchange::Http1(Box::new(h1::Http1Exchange::begin(connection, request, &self.connector, now))))
@@ -190,8 +189,14 @@ impl UpstreamClient {
         }
     }
 
+    fn adopt_http1(&self, io: MaybeTlsStream) -> h1::Http1Connection {
+        let counted = self.connector.count_connection(&io);
+        h1::Http1Connection::new(io, counted)
+    }
+
     async fn adopt_http2(&self, io: MaybeTlsStream) -> Result<h2::Http2Connection, UpstreamError> {
-        let connection = h2::handshake(io, self.connector.count_connection()).await?;
+        let counted = self.connector.count_connection(&io);
+        let connection = h2::handshake(io, counted).await?;
         Ok(self.http2.borrow_mut().adopt(connection))
     }
 
@@ -204,7 +209,7 @@ impl UpstreamClient {
         match exchange {
             UpstreamExchange::Http1(exchange) if exchange.may_resend(&broken).await => {
                 tracing::debug!(%broken, "the server closed a kept connection; the request is sent again");
-                exchange.resend(h1::Http1Connection::new(self.connect().await?, self.connector.count_connection()));
+                exchange.resend(self.adopt_http1(self.connect().await?));
             }
             UpstreamExchange::Http2(exchange) if exchange.can_retry() => {
                 // A server that restarts says goodbye on all its connections, so the last attempt uses a new one.
@@ -233,6 +238,11 @@ impl UpstreamClient {
     pub(super) fn evict(&self) {
         self.pool.borrow_mut().evict(Clock::Monotonic.now());
         self.http2.borrow_mut().close_idle();
+    }
+
+    /// Whether no connection waits for a further request.
+    pub(super) fn is_unused(&self) -> bool {
+        self.pool.borrow().is_empty() && self.http2.borrow().is_unused()
     }
 }
 
@@ -331,7 +341,7 @@ impl UpstreamExchange {
     }
 
     /// The raw connection after a protocol switch, and the bytes already received on it.
-    pub(super) fn into_tunnel(self) -> Option<(MaybeTlsStream, Vec<u8>, OpenConnection)> {
+    pub(super) fn into_tunnel(self) -> Option<(MaybeTlsStream, Vec<u8>, ConnectionGuard)> {
         match self {
             Self::Http1(exchange) => Some(exchange.into_tunnel()),
             Self::Http2(_) => None,

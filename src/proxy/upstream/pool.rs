@@ -115,6 +115,10 @@ impl UpstreamPool {
         None
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.idle.is_empty()
+    }
+
     /// Closes the longest idle connection.
     pub(super) fn close_oldest(&mut self) {
         self.idle.pop_front();

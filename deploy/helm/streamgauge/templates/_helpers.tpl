@@ -38,7 +38,8 @@ capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
-{{/* The container that forwards and measures, of `root`: it listens on `port`, forwards to `upstream` and drains for `drain`. */}}
+{{/* The container that forwards and measures, of `root`: it listens on `listen` or else on `port`, forwards to `upstream` or else
+   to the original destinations, and drains for `drain`. Clients use `port`. */}}
 {{- define "streamgauge-container" -}}
 {{- $values := .root.Values -}}
 name: streamgauge
@@ -46,13 +47,13 @@ image: {{ include "streamgauge-image" .root }}
 imagePullPolicy: {{ $values.image.pullPolicy }}
 args:
   - proxy
-  - --listen=0.0.0.0:{{ .port }}
+  - --listen={{ .listen | default (printf "0.0.0.0:%v" .port) }}
   # Not loopback: the kubelet and Prometheus ask from outside the pod.
   - --admin=0.0.0.0:{{ $values.admin.port }}
   {{- with $values.admin.arguments }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
-  - --upstream={{ .upstream }}
+  - {{ .upstream | empty | ternary "--transparent" (printf "--upstream=%s" .upstream) }}
   - --drain={{ .drain }}s
   {{- include "streamgauge-flags" .root | nindent 2 }}
 # Who pushes, where telemetry is pushed: OTEL_EXPORTER_OTLP_ENDPOINT turns that on.

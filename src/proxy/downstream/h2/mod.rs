@@ -39,11 +39,11 @@ use crate::proxy::flow_control::{
     DOWNSTREAM_CONNECTION_WINDOW_BYTES, DOWNSTREAM_STREAM_WINDOW_BYTES, MAX_DOWNSTREAM_STREAMS, MAX_SEND_BUFFER_BYTES,
 };
 use crate::proxy::request_observer::RequestObserver;
-use crate::proxy::upstream::UpstreamRequest;
+use crate::proxy::upstream::{UpstreamClient, UpstreamRequest};
 use crate::proxy::worker_context::{ConnectionSlot, WorkerContext};
 
 /// Serves a connection, of which `first` has already been received.
-pub(super) async fn serve(io: MaybeTlsStream, first: Vec<u8>, seat: ConnectionSlot) {
+pub(super) async fn serve(io: MaybeTlsStream, first: Vec<u8>, seat: ConnectionSlot, upstream: Rc<UpstreamClient>) {
     let worker = Rc::clone(seat.worker());
     let (peer, scheme) = (io.peer(), Scheme::from_io(&io));
     let arrival = Rc::new(Cell::new(None));
@@ -63,9 +63,9 @@ pub(super) async fn serve(io: MaybeTlsStream, first: Vec<u8>, seat: ConnectionSl
         let in_flight = in_flight.clone();
         move |request| {
             let arrival = arrival.get().unwrap_or_else(Arrival::now);
-            let (worker, in_flight) = (Rc::clone(&worker), in_flight.clone());
+            let (worker, upstream, in_flight) = (Rc::clone(&worker), Rc::clone(&upstream), in_flight.clone());
             async move {
-                let body = handle_request(request, worker, arrival, peer, scheme).await;
+                let body = handle_request(request, (worker, upstream), arrival, peer, scheme).await;
                 Ok::<_, Infallible>(body.map(|body| Http2ResponseBody::new(body, in_flight)))
             }
         }
@@ -170,14 +170,14 @@ impl FinishedBodies {
 
 async fn handle_request(
     request: Request<Incoming>,
-    worker: Rc<WorkerContext>,
+    (worker, upstream): (Rc<WorkerContext>, Rc<UpstreamClient>),
     arrival: Arrival,
     peer: Option<SocketAddr>,
     scheme: Scheme,
 ) -> Response<ResponseBodySource> {
     let (mut head, body) = to_head(request);
     let finished = head.finish_request();
-    let mut observation = RequestObserver::begin(&worker, &head, arrival);
+    let mut observation = RequestObserver::begin(&worker, upstream.server(), &head, arrival);
     if let Err(error) = finished {
         return build_error_response(&error.into(), &head, observation);
     }
@@ -196,13 +196,14 @@ async fn handle_request(
     };
     let added = AddedHeaders::new(&worker.config(), &head, || peer, scheme, observation.trace());
     let outgoing = UpstreamRequest::new(&head, framing, &added, observation.usage_injection().is_some());
-    let exchange = match worker.upstream().begin(&outgoing).await {
+    let exchange = match upstream.begin(&outgoing).await {
         Ok(exchange) => exchange,
         Err(broken) => {
             drain_body::drain_http2(body, &mut observation).await;
             return build_error_response(&ProxyError::from(&broken), &head, observation);
         }
     };
+    observation.set_server(upstream.server());
     let mut call = Call::new(body, exchange);
     let mut response = Head::default();
     let arrived = loop {
@@ -220,7 +221,7 @@ async fn handle_request(
             Ok(_) if matches!(response.status(), 100..=199) => {}
             Ok(arrival) => break arrival,
             Err(CallError::Upstream(broken)) => {
-                if let Err(broken) = worker.upstream().retry(&mut call.exchange, broken).await {
+                if let Err(broken) = upstream.retry(&mut call.exchange, broken).await {
                     return build_error_response(&ProxyError::from(&broken), &head, observation);
                 }
             }
@@ -237,7 +238,7 @@ async fn handle_request(
     observation.on_response_head(arrived, &response);
     observation.on_response_head_written(arrived, Clock::Monotonic.now());
     let fields = to_http2(&response);
-    let relayed = RelayedBody::new(call, observation, worker, permit);
+    let relayed = RelayedBody::new(call, observation, upstream, permit);
     let mut reply = Response::new(ResponseBodySource::Relayed(Some(Box::new(relayed))));
     *reply.status_mut() = StatusCode::from_u16(response.status()).unwrap_or(StatusCode::BAD_GATEWAY);
     *reply.headers_mut() = fields;

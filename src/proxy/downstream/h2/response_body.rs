@@ -15,8 +15,8 @@ use crate::measure::record::Ending;
 use crate::measure::time::{Gap, Stamp};
 use crate::net::io::Arrival;
 use crate::proxy::request_observer::RequestObserver;
-use crate::proxy::upstream::{BodyStep, UpstreamError};
-use crate::proxy::worker_context::{StreamPermit, WorkerContext};
+use crate::proxy::upstream::{BodyStep, UpstreamClient, UpstreamError};
+use crate::proxy::worker_context::StreamPermit;
 
 /// hyper polls for the next frame at once, unless the client's window is full. A longer delay counts as time in which
 /// the client did not read.
@@ -72,7 +72,7 @@ pub(super) struct RelayedBody {
     read: bool,
     /// hyper has the last frame.
     ended: bool,
-    worker: Rc<WorkerContext>,
+    upstream: Rc<UpstreamClient>,
     _permit: StreamPermit,
 }
 
@@ -101,7 +101,7 @@ impl RelayedBody {
     pub(super) fn new(
         call: Call,
         observation: RequestObserver,
-        worker: Rc<WorkerContext>,
+        upstream: Rc<UpstreamClient>,
         permit: StreamPermit,
     ) -> Self {
         // What ends with its head must end so here: to a gRPC client such a head is the trailers, and an empty piece
@@ -117,7 +117,7 @@ impl RelayedBody {
             held_end: None,
             read: false,
             ended,
-            worker,
+            upstream,
             _permit: permit,
         }
     }
@@ -155,7 +155,7 @@ impl RelayedBody {
         if let Some(call) = self.call.take()
             && ending == Ending::Complete
         {
-            self.worker.upstream().finish(call.exchange, now);
+            self.upstream.finish(call.exchange, now);
         }
     }
 

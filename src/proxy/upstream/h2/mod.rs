@@ -23,9 +23,8 @@ use hyper_util::rt::TokioIo;
 
 use self::body::{RetryBuffer, SendQueue, UploadBody};
 use self::progress::{UnfinishedUploadGuard, UploadProgress};
-use super::{BodyStep, UpstreamConnector, UpstreamError, UpstreamRequest};
+use super::{BodyStep, ConnectionGuard, UpstreamConnector, UpstreamError, UpstreamRequest};
 use crate::clock::Clock;
-use crate::export::registry::thread_gauges::OpenConnection;
 use crate::measure::time::{Gap, Stamp};
 use crate::net::http1::head_error::MAX_HEAD;
 use crate::net::http1::{Framing, Head, KnownHeader};
@@ -106,6 +105,11 @@ impl Http2Connections {
         });
     }
 
+    /// Whether all connections are closed, or have had no traffic since the last two checks.
+    pub(super) fn is_unused(&self) -> bool {
+        self.0.iter().all(|connection| connection.sender.is_closed() || connection.idle.get())
+    }
+
     pub(super) fn adopt(&mut self, connection: Http2Connection) -> Http2Connection {
         self.0.push(connection.clone());
         connection
@@ -113,7 +117,7 @@ impl Http2Connections {
 }
 
 /// Opens HTTP/2 on a new connection.
-pub(super) async fn handshake(io: MaybeTlsStream, open: OpenConnection) -> Result<Http2Connection, UpstreamError> {
+pub(super) async fn handshake(io: MaybeTlsStream, open: ConnectionGuard) -> Result<Http2Connection, UpstreamError> {
     let arrival = Rc::new(Cell::new(None));
     let io = TimestampedIo::new(io, Vec::new(), Rc::clone(&arrival));
     let (socket, io) = (io.socket_view(), TokioIo::new(io));
