@@ -19,18 +19,19 @@
 //!
 //! ```text
 //! main       -> cli
-//! cli        -> proxy, replay, report, inspect, twin, sim, engine, trace, export, capture, trace_file, net, config, stats, measure, clock
-//! proxy      -> export, capture, net, config, measure, clock
+//! cli        -> proxy, replay, report, inspect, twin, sim, engine, trace, export, capture, trace_file, storage, net, config, stats, measure, clock
+//! proxy      -> export, capture, storage, net, config, measure, clock
 //! replay     -> trace, trace_file, net, stats, measure, clock
 //! report     -> inspect, trace_file, stats, measure
 //! export     -> capture, net, config, measure, clock
-//! trace      -> trace_file, stats, measure
+//! trace      -> trace_file, storage, config::StorageUrl, stats, measure
 //! inspect    -> net, stats, measure
-//! capture    -> trace_file, stats, measure, clock
+//! capture    -> trace_file, storage, config::StorageUrl, stats, measure, clock
 //! twin       -> engine, trace_file, stats, measure
 //! sim        -> engine, stats, measure, clock
 //! engine     -> stats, measure
-//! trace_file -> stats, measure
+//! trace_file -> storage, config::StorageUrl, stats, measure
+//! storage    -> config::StorageUrl, config::StorageScheme, net, measure, clock
 //! net        -> measure::time, measure::record::StampSource, clock
 //! config     -> measure
 //! clock      -> measure::time, measure::calendar
@@ -54,6 +55,7 @@ pub mod replay;
 pub mod report;
 pub mod sim;
 pub mod stats;
+pub mod storage;
 pub mod trace;
 pub mod trace_file;
 pub mod twin;

@@ -65,7 +65,7 @@ impl Drop for SegmentConverter {
 }
 
 /// Rewrites one segment.
-fn convert(segment: &Path) -> io::Result<()> {
+pub(super) fn convert(segment: &Path) -> io::Result<()> {
     let Some(parquet) = parquet_of(segment) else { return Ok(()) };
     if !parquet.exists() {
         let part = parquet.with_extension(PART_SUFFIX);

@@ -1,7 +1,7 @@
 //! Stands in for the converter without the cargo feature `parquet`.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub(super) struct SegmentConverter;
 
@@ -14,4 +14,10 @@ impl SegmentConverter {
     }
 
     pub(super) fn push(&self, _: PathBuf) {}
+}
+
+/// # Errors
+/// Always.
+pub(super) fn convert(_: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }

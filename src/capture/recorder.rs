@@ -108,12 +108,17 @@ impl CaptureRecorder {
     ) -> Result<Self, CaptureError> {
         let failed = |error| CaptureError::new(&settings.folder, error);
         let mut folder = open(&settings.folder, settings.retention, ClockReading::now(&clock)).map_err(failed)?;
-        if settings.parquet {
-            folder.write_parquet().map_err(failed)?;
+        let counts = Arc::<CaptureStats>::default();
+        match &settings.upload {
+            Some(target) => {
+                folder.upload(target, settings.parquet, Arc::clone(&counts), clock.clone()).map_err(failed)?;
+            }
+            None if settings.parquet => folder.write_parquet().map_err(failed)?,
+            None => {}
         }
         let key = CaptureKey::load_or_create(&settings.folder, settings.key.as_deref()).map_err(failed)?;
         let (queue, notes) = sync_channel(MAX_QUEUED_MESSAGES);
-        let (counts, stop) = (Arc::<CaptureStats>::default(), Arc::<AtomicBool>::default());
+        let stop = Arc::<AtomicBool>::default();
         let (session, directory, flush) = (settings.session.clone(), settings.folder.clone(), settings.flush);
         // Tokenizing takes time, so queued bodies must be counted as backlog. With daily keys, ids belong to the day of
         // sending.

@@ -24,14 +24,22 @@ use nix::unistd::{AccessFlags, access};
 
 use super::converter::SegmentConverter;
 use super::segment_ages::SegmentAges;
-use crate::clock::{self, ClockReading};
-use crate::measure::time::{Gap, Stamp};
-use crate::trace_file::reader::{PARQUET_SUFFIX, SEGMENT_SUFFIX, parquet_of};
+use super::settings::UploadTarget;
+use super::stats::{CaptureStats, UploadOutcome};
+use super::uploader::{SegmentUploader, open_closed};
+use crate::clock::{self, Clock, ClockReading};
+use crate::measure::time::Gap;
+pub(super) use crate::trace_file::reader::parquet_of as parquet_path;
+use crate::trace_file::reader::{PARQUET_SUFFIX, SEGMENT_SUFFIX, count_rows, parquet_of};
 
 /// Size at which a segment is closed, in bytes.
 pub const MAX_SEGMENT_BYTES: u64 = 64 << 20;
 /// Age at which a segment is closed, so that retention by age and backups have closed segments to work with.
 pub const MAX_SEGMENT_AGE: Gap = Gap::from_millis(3_600_000);
+
+/// Size at which a segment is closed that is to be uploaded: the uploader holds one in memory.
+const MAX_UPLOADED_SEGMENT_BYTES: u64 = 16 << 20;
+const HOUR_NANOS: u64 = 3_600_000_000_000;
 
 const NOT_A_FOLDER: &str = "it is, or lies in, a file; remedy: name a folder";
 const LOCK_FILE: &str = "capture.lock";
@@ -72,6 +80,7 @@ pub struct CaptureFolder {
     /// Closed segments in frames that an earlier process has left.
     left: Vec<PathBuf>,
     converter: Option<SegmentConverter>,
+    uploads: Option<(SegmentUploader, Arc<CaptureStats>)>,
 }
 
 struct OpenSegment {
@@ -79,7 +88,7 @@ struct OpenSegment {
     file: File,
     bytes: u64,
     frames: u64,
-    started: Stamp,
+    started: ClockReading,
 }
 
 impl CaptureFolder {
@@ -128,6 +137,23 @@ impl CaptureFolder {
         Ok(())
     }
 
+    /// Uploads closed segments to a bucket from now on, and those that an earlier process has left.
+    ///
+    /// # Errors
+    /// If the storage cannot be used as configured, or the thread that uploads cannot be started.
+    pub fn upload(
+        &mut self,
+        target: &UploadTarget,
+        parquet: bool,
+        stats: Arc<CaptureStats>,
+        clock: Clock,
+    ) -> io::Result<()> {
+        stats.begin_uploads();
+        let uploader = SegmentUploader::start(&self.path, target, parquet, Arc::clone(&stats), clock)?;
+        self.uploads = Some((uploader, stats));
+        Ok(())
+    }
+
     /// Opens a folder that the predecessor of this process still captures to. Each process writes its own segments.
     /// This process acquires the lock when the predecessor exits.
     ///
@@ -173,6 +199,7 @@ impl CaptureFolder {
             lock,
             left: Vec::new(),
             converter: None,
+            uploads: None,
         })
     }
 
@@ -182,9 +209,15 @@ impl CaptureFolder {
     }
 
     /// True if the open segment must be closed before the next write.
-    pub fn is_due(&self, now: Stamp) -> bool {
+    pub fn is_due(&self, now: ClockReading) -> bool {
+        let (most, hourly) = match self.uploads {
+            Some(_) => (self.retention.segment_bytes().min(MAX_UPLOADED_SEGMENT_BYTES), true),
+            None => (self.retention.segment_bytes(), false),
+        };
         let is_due = |open: &OpenSegment| {
-            open.bytes >= self.retention.segment_bytes() || now.since(open.started) >= self.retention.segment_age()
+            open.bytes >= most
+                || now.stamp.since(open.started.stamp) >= self.retention.segment_age()
+                || hourly && now.unix_nanos / HOUR_NANOS != open.started.unix_nanos / HOUR_NANOS
         };
         self.open_segment.as_ref().is_some_and(is_due)
     }
@@ -240,7 +273,11 @@ impl CaptureFolder {
                 opened => {
                     let file = opened?;
                     self.next += 1;
-                    return Ok(OpenSegment { path, file, bytes: 0, frames: 0, started: now.stamp });
+                    if self.uploads.is_some() {
+                        // The uploader leaves a segment alone that is locked, or empty.
+                        file.lock()?;
+                    }
+                    return Ok(OpenSegment { path, file, bytes: 0, frames: 0, started: now });
                 }
             }
         }
@@ -255,6 +292,10 @@ impl CaptureFolder {
         let synced = segment.file.sync_data();
         if let Some(converter) = &self.converter {
             converter.push(segment.path);
+        }
+        drop(segment.file);
+        if let Some((uploader, _)) = &self.uploads {
+            uploader.wake();
         }
         synced
     }
@@ -285,11 +326,27 @@ impl CaptureFolder {
         let mut tidy = |segment: &SegmentFile| {
             kept += fs::metadata(&segment.path)?.len();
             let goes = kept > self.retention.bytes || self.ages.age(&segment.path, now.stamp) > self.retention.age;
-            if goes { fs::remove_file(&segment.path) } else { Ok(()) }
+            if goes {
+                self.uploads
+                    .as_ref()
+                    .map_or_else(|| fs::remove_file(&segment.path), |(_, stats)| lose(&segment.path, stats))
+            } else {
+                Ok(())
+            }
         };
         // A segment that cannot be removed must not protect the older ones.
         segments.iter().rev().map(&mut tidy).fold(Ok(()), io::Result::and)
     }
+}
+
+/// Removes a segment that is not in the bucket yet. One that is being uploaded stays.
+fn lose(path: &Path, stats: &CaptureStats) -> io::Result<()> {
+    let Some(_locked) = open_closed(path)? else { return Ok(()) };
+    let records = count_rows(path).unwrap_or_default();
+    fs::remove_file(path)?;
+    stats.add_upload(UploadOutcome::Lost, records);
+    tracing::warn!(segment = %path.display(), records, "the spool of the capture is full or too old; a segment is lost before its upload");
+    Ok(())
 }
 
 /// Creates a folder if missing, and returns the file in it that serves as its lock.
@@ -308,14 +365,19 @@ fn acquire_lock(lock: &File) -> io::Result<()> {
     })
 }
 
-struct SegmentFile {
-    number: u64,
-    path: PathBuf,
+pub(super) struct SegmentFile {
+    pub(super) number: u64,
+    pub(super) path: PathBuf,
     /// Start time from the file name, in nanoseconds since 1970.
     started_unix_ns: Option<u64>,
 }
 
 impl SegmentFile {
+    /// Start time from the file name, in nanoseconds since 1970.
+    pub(super) fn started(&self) -> u64 {
+        self.started_unix_ns.unwrap_or_default()
+    }
+
     /// Last modification, in nanoseconds since 1970. A copied file has the time of the copy, so the result is limited
     /// to [`MAX_SEGMENT_AGE`] after the start in its name.
     fn modified_unix_ns(&self) -> io::Result<u64> {
@@ -325,7 +387,7 @@ impl SegmentFile {
 }
 
 /// Segments of a folder, in order. Other files belong to the user and are never removed.
-fn segments(folder: &Path) -> io::Result<Vec<SegmentFile>> {
+pub(super) fn segments(folder: &Path) -> io::Result<Vec<SegmentFile>> {
     let mut segments = Vec::new();
     for file in fs::read_dir(folder)? {
         let path = file?.path();
@@ -346,6 +408,7 @@ fn segments(folder: &Path) -> io::Result<Vec<SegmentFile>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::time::Stamp;
 
     const ALL: Retention = Retention { bytes: u64::MAX, age: Gap::from_nanos(u64::MAX) };
 
@@ -369,8 +432,7 @@ mod tests {
             open.write(b"two", at(unix * 1_000_000_000)).unwrap();
             assert_eq!(open.next_frame(), 2);
             assert!(
-                !open.is_due(at((unix + 3_599) * 1_000_000_000).stamp)
-                    && open.is_due(at((unix + 3_600) * 1_000_000_000).stamp)
+                !open.is_due(at((unix + 3_599) * 1_000_000_000)) && open.is_due(at((unix + 3_600) * 1_000_000_000))
             );
             open.close().unwrap();
         }
@@ -386,9 +448,9 @@ mod tests {
         let mut open = CaptureFolder::open(folder.path(), ALL, at(1)).unwrap();
         let half = vec![7; MAX_SEGMENT_BYTES as usize / 2];
         open.write(&half, at(1)).unwrap();
-        assert!(!open.is_due(at(1).stamp));
+        assert!(!open.is_due(at(1)));
         open.write(&half, at(1)).unwrap();
-        assert!(open.is_due(at(1).stamp));
+        assert!(open.is_due(at(1)));
     }
 
     #[test]
@@ -397,9 +459,9 @@ mod tests {
         let mut open =
             CaptureFolder::open(folder.path(), Retention { bytes: 800, age: Gap::from_nanos(80) }, at(1)).unwrap();
         open.write(&[7; 99], at(1)).unwrap();
-        assert!(!open.is_due(at(10).stamp) && open.is_due(at(11).stamp));
+        assert!(!open.is_due(at(10)) && open.is_due(at(11)));
         open.write(&[7; 1], at(1)).unwrap();
-        assert!(open.is_due(at(1).stamp));
+        assert!(open.is_due(at(1)));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Counts the outcomes of records, and formats losses for the log once a minute.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock};
 
 use crate::measure::time::{Gap, Stamp};
 
@@ -40,9 +40,30 @@ impl RecordOutcome {
     ];
 }
 
+/// What became of the records of a segment in the spool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UploadOutcome {
+    /// The bucket has them.
+    Stored,
+    /// The spool was full or they were too old before the bucket had them.
+    Lost,
+}
+
+/// Counters of the uploads to a bucket.
+#[derive(Debug, Default)]
+pub struct UploadStats {
+    /// Records stored and lost, in the order of [`UploadOutcome`].
+    pub records: [AtomicU64; 2],
+    /// Attempts that failed and that succeeded.
+    pub attempts: [AtomicU64; 2],
+    /// Bytes that wait in the spool.
+    pub spool_bytes: AtomicU64,
+}
+
 /// Record counters, shared by the whole process.
 #[derive(Debug, Default)]
 pub struct CaptureStats {
+    uploads: OnceLock<UploadStats>,
     records: [AtomicU64; RecordOutcome::LABELS.len()],
     bytes: AtomicU64,
     queued: AtomicU64,
@@ -80,6 +101,27 @@ impl CaptureStats {
     /// Records that wait to be written.
     pub fn queued(&self) -> u64 {
         self.queued.load(Relaxed)
+    }
+
+    /// Counters of the uploads; `None` if the capture goes to a folder.
+    pub fn uploads(&self) -> Option<&UploadStats> {
+        self.uploads.get()
+    }
+
+    pub(super) fn begin_uploads(&self) -> &UploadStats {
+        self.uploads.get_or_init(UploadStats::default)
+    }
+
+    pub(super) fn add_upload(&self, outcome: UploadOutcome, records: u64) {
+        self.begin_uploads().records[outcome as usize].fetch_add(records, Relaxed);
+    }
+
+    pub(super) fn count_attempt(&self, succeeded: bool) {
+        self.begin_uploads().attempts[usize::from(succeeded)].fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn set_spool_bytes(&self, bytes: u64) {
+        self.begin_uploads().spool_bytes.store(bytes, Relaxed);
     }
 
     pub(super) fn add_bytes(&self, bytes: u64) {

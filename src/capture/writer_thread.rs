@@ -341,7 +341,7 @@ impl WriterThread {
         if self.frame.rows() > 0 {
             self.write(now);
         }
-        if self.folder.is_due(now.stamp) {
+        if self.folder.is_due(now) {
             self.close_segment();
             self.evict();
         }

@@ -6,6 +6,8 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
+use crate::config::StorageUrl;
+
 /// Rejects a pipe, because a trace is read once before the run and again during it.
 pub(super) fn ensure_rereadable(trace: &Path) -> anyhow::Result<()> {
     let once = one_shot_input(trace);
@@ -14,9 +16,9 @@ pub(super) fn ensure_rereadable(trace: &Path) -> anyhow::Result<()> {
     })
 }
 
-/// Digest of the trace's bytes, or `None` for a folder.
+/// Digest of the trace's bytes, or `None` for a folder and for object storage.
 pub(super) fn digest(trace: &Path) -> anyhow::Result<Option<String>> {
-    if trace.is_dir() {
+    if trace.is_dir() || StorageUrl::of_path(trace).is_some() {
         return Ok(None);
     }
     let mut hasher = blake3::Hasher::new();

@@ -28,6 +28,7 @@ pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("max_models", "64"),
     ("tail_keep", NONE),
     ("trace_probes", "false"),
+    ("capture_spool", "capture-spool"),
     ("capture_flush", "1s"),
     ("capture_round", "0"),
     ("capture_key_rotate", "false"),

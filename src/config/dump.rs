@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::defaults::NONE;
 use super::layer::{SettingOrigin, SettingsLayer};
-use super::proxy::{ForwardingHeaders, Limits, LogConfig, ProxyConfig, TailSampling, UpstreamConfig};
+use super::proxy::{CaptureTarget, ForwardingHeaders, Limits, LogConfig, ProxyConfig, TailSampling, UpstreamConfig};
 use super::raw_settings::setting;
 use crate::measure::time::Gap;
 
@@ -36,6 +36,7 @@ const NEED_RESTART: [&str; 35] = [
     "tokenizers",
     "max_connections",
     "capture",
+    "capture_spool",
     "capture_flush",
     "capture_round",
     "capture_tokenizer",
@@ -100,7 +101,8 @@ impl ProxyConfig {
             ("provider", json!(self.provider)),
             ("tail_keep", json!(self.tail_keep.to_string())),
             ("trace_probes", json!(self.trace_probes)),
-            ("capture", path(self.capture.folder.as_ref())),
+            ("capture", json!(self.capture.target.as_ref().map(ToString::to_string))),
+            ("capture_spool", path(Some(&self.capture.spool))),
             ("capture_flush", json!(format_duration(self.capture.flush))),
             ("capture_round", json!(format_duration(self.capture.round))),
             ("capture_tokenizer", path(self.capture.tokenizer.as_ref())),
@@ -217,6 +219,15 @@ impl fmt::Display for TailSampling {
         let slow = self.slow.map(|slow| format!("slow={}", format_duration(slow)));
         let words = [self.failed.then(|| "failed".to_owned()), self.slo.then(|| "slo".to_owned()), slow];
         f.write_str(&join_or_none(&words.into_iter().flatten().collect::<Vec<_>>()))
+    }
+}
+
+impl fmt::Display for CaptureTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Folder(folder) => folder.display().fmt(f),
+            Self::Bucket(url) => url.fmt(f),
+        }
     }
 }
 

@@ -22,6 +22,7 @@ mod proxy;
 mod raw_settings;
 mod schema;
 mod source;
+mod storage_url;
 mod upstream;
 mod validate;
 pub(crate) mod yaml;
@@ -30,11 +31,12 @@ pub(crate) use error::closest_match;
 pub use error::{ConfigError, ConfigProblem};
 pub use layer::{SettingOrigin, SettingsLayer};
 pub use proxy::{
-    AdminAccessConfig, CaptureConfig, CaptureFormat, ClientIdentity, ForwardingHeaders, Limits, LogConfig, LogFormat,
-    LogLevel, ProxyConfig, SessionKey, TailSampling, TlsFiles, TokenizerFile, UpstreamConfig, UpstreamHttp,
-    UpstreamTarget,
+    AdminAccessConfig, CaptureConfig, CaptureFormat, CaptureTarget, ClientIdentity, ForwardingHeaders, Limits,
+    LogConfig, LogFormat, LogLevel, ProxyConfig, SessionKey, TailSampling, TlsFiles, TokenizerFile, UpstreamConfig,
+    UpstreamHttp, UpstreamTarget,
 };
 pub use raw_settings::RawSettings;
 pub use schema::schema;
 pub use source::{ConfigSource, LoadedConfig};
+pub use storage_url::{InvalidStorageUrl, StorageScheme, StorageUrl};
 pub use upstream::ServerAddress;

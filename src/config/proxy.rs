@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::storage_url::StorageUrl;
 use super::upstream::ServerAddress;
 use crate::measure::dialect::Routes;
 use crate::measure::request_class::RequestClasses;
@@ -78,8 +79,10 @@ pub struct ProxyConfig {
 /// Capture settings. A capture holds the shape of the traffic, never its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureConfig {
-    /// Target folder; `None` disables the capture.
-    pub folder: Option<PathBuf>,
+    /// Where the capture goes; `None` disables it.
+    pub target: Option<CaptureTarget>,
+    /// Folder of segments that wait for their upload to a bucket. Beside the process: it must survive a restart.
+    pub spool: PathBuf,
     /// Longest wait of a row for its write. 1 second: the loss of a kill, and enough rows for a frame to compress well.
     pub flush: Gap,
     /// Times are rounded to multiples of this, and prompts to whole blocks. Off: a replay needs exact values.
@@ -106,6 +109,33 @@ pub struct CaptureConfig {
     pub keep_bytes: usize,
     /// Limit on the age of segments. One week: every kind of day once.
     pub keep_age: Gap,
+}
+
+/// Where a capture goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CaptureTarget {
+    /// A folder, which keeps the segments.
+    Folder(PathBuf),
+    /// A prefix of object storage, which closed segments are uploaded to.
+    Bucket(StorageUrl),
+}
+
+impl CaptureConfig {
+    /// The folder that segments are written to: the target, or the spool of a bucket.
+    pub fn folder(&self) -> Option<&Path> {
+        self.target.as_ref().map(|target| match target {
+            CaptureTarget::Folder(folder) => &**folder,
+            CaptureTarget::Bucket(_) => &*self.spool,
+        })
+    }
+
+    /// The prefix of object storage, if the capture goes to one.
+    pub fn bucket(&self) -> Option<&StorageUrl> {
+        match &self.target {
+            Some(CaptureTarget::Bucket(url)) => Some(url),
+            _ => None,
+        }
+    }
 }
 
 /// File format of closed segments.

@@ -186,9 +186,13 @@ pub struct RawSettings {
     #[arg(long, help_heading = "Measurement", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub trace_probes: Option<bool>,
 
-    /// Record the shape of the traffic, never its text, into this folder
-    #[arg(long, help_heading = "Capture", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    /// Record the shape of the traffic, never its text, into this folder, or a bucket as s3://BUCKET/PREFIX
+    #[arg(long, help_heading = "Capture", value_name = "DIR|URL", value_hint = ValueHint::DirPath)]
     pub capture: Option<String>,
+
+    /// Keep segments in this folder until they are in the bucket
+    #[arg(long, help_heading = "Capture", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub capture_spool: Option<String>,
 
     /// Write captured requests to disk within this time; a kill loses at most that much
     #[arg(long, help_heading = "Capture", value_name = "TIME")]

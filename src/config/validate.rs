@@ -14,10 +14,11 @@ use super::dump::format_duration;
 use super::error::{ConfigError, ConfigProblem, expected_but_found, expected_one_of};
 use super::layer::{SettingsLayer, SourcedText};
 use super::proxy::{
-    AdminAccessConfig, CaptureConfig, ClientIdentity, ForwardingHeaders, Limits, LogConfig, ProxyConfig, SessionKey,
-    TailSampling, TlsFiles, TokenizerFile, UpstreamConfig, UpstreamTarget,
+    AdminAccessConfig, CaptureConfig, CaptureTarget, ClientIdentity, ForwardingHeaders, Limits, LogConfig, ProxyConfig,
+    SessionKey, TailSampling, TlsFiles, TokenizerFile, UpstreamConfig, UpstreamTarget,
 };
 use super::raw_settings::SETTINGS;
+use super::storage_url::StorageUrl;
 use super::upstream::{ServerAddress, is_host};
 use crate::measure::dialect::{Route, Routes};
 use crate::measure::request_class::{RequestClass, RequestClasses, is_plain_name};
@@ -312,8 +313,9 @@ impl SettingsReader<'_> {
 
     fn capture(&mut self) -> Option<CaptureConfig> {
         let before = self.problems.len();
+        let target = self.capture_target();
         let directory = "expected the path of a directory, which is made if it is not there";
-        let folder = self.value("capture", directory, |text| is_path(text).then(|| text.into()));
+        let spool = self.value("capture_spool", directory, |text| is_path(text).then(|| text.into()));
         let key_file = "expected the path of a file that holds the key, not the key itself";
         let key = self.secret_file("capture_key", key_file);
         let tokenizer_file = "expected the path of a tokenizer.json";
@@ -332,11 +334,15 @@ impl SettingsReader<'_> {
         let (session, format) = (self.session(), self.enum_value("capture_format"));
         let (keep_bytes, keep_age) =
             (self.bytes("capture_keep_bytes"), self.time("capture_keep_age", defaults::CAPTURE_KEEP_AGE_BOUNDS));
-        if folder.is_none() && self.problems.len() == before {
+        if target.is_none() && self.problems.len() == before {
             self.reject_unused_capture_settings(default);
         }
+        if matches!(target, Some(CaptureTarget::Folder(_))) {
+            self.reject_unused_spool();
+        }
         Some(CaptureConfig {
-            folder,
+            target,
+            spool: spool?,
             flush: flush?,
             round: round?,
             tokenizer,
@@ -352,6 +358,27 @@ impl SettingsReader<'_> {
         })
     }
 
+    fn capture_target(&mut self) -> Option<CaptureTarget> {
+        let text = self.texts("capture").pop()?;
+        let directory =
+            "expected a bucket, as in s3://BUCKET/PREFIX, or the path of a directory, which is made if it is not there";
+        self.parse("capture", &text, |text| match StorageUrl::parse(text) {
+            Some(Ok(url)) if url.is_pattern() => Err("a capture goes to one prefix; take the `*` out".to_owned()),
+            Some(Ok(url)) => Ok(CaptureTarget::Bucket(url)),
+            Some(Err(error)) => Err(error.to_string()),
+            None if is_path(text) => Ok(CaptureTarget::Folder(text.into())),
+            None => Err(expected_but_found(directory, text)),
+        })
+    }
+
+    /// A spool that nothing is uploaded from has no effect.
+    fn reject_unused_spool(&mut self) {
+        let default = DEFAULTS.iter().find(|(key, _)| *key == "capture_spool").map(|(_, text)| *text);
+        if self.texts("capture_spool").pop().is_some_and(|text| Some(text.text.trim()) != default) {
+            self.add_problem("capture_spool", "needs capture to name a bucket, as in s3://BUCKET/PREFIX");
+        }
+    }
+
     /// Rejects capture settings without a capture, because they have no effect. Default values are allowed, as in a
     /// file that lists every setting.
     fn reject_unused_capture_settings(&mut self, block: usize) {
@@ -359,7 +386,7 @@ impl SettingsReader<'_> {
         for key in SETTINGS.iter().map(|setting| &*setting.key).filter(|key| key.starts_with("capture_")) {
             let default = DEFAULTS.iter().chain([&block]).find(|(known, _)| *known == key).map(|(_, text)| *text);
             if self.texts(key).pop().is_some_and(|text| Some(text.text.trim()) != default) {
-                self.add_problem(key, "needs capture, the directory that is written to");
+                self.add_problem(key, "needs capture, the directory or bucket that is written to");
             }
         }
     }

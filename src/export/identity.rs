@@ -24,6 +24,9 @@ pub(super) fn resource(configured: &[(String, String)]) -> Resource {
         .build()
 }
 
+/// Longest name of an instance; a key in object storage has at most 1,024 bytes.
+const MAX_INSTANCE_CHARS: usize = 128;
+
 struct ServiceDetector;
 
 impl ResourceDetector for ServiceDetector {
@@ -72,6 +75,16 @@ impl ResourceDetector for ProcessDetector {
 fn host_name() -> Option<String> {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     Some(name.trim().to_owned()).filter(|name| !name.is_empty() && name != "(none)")
+}
+
+/// Returns a name for this instance that a restart keeps: the configured `service.instance.id`, else the host's name.
+/// Only letters, digits, `.`, `-` and `_` stay, because the name becomes part of a key in object storage.
+pub fn instance_name(configured: &[(String, String)]) -> String {
+    let given = configured.iter().find(|(key, _)| key == "service.instance.id").map(|(_, value)| value.clone());
+    let name = given.or_else(host_name).unwrap_or_default();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_".contains(c) { c } else { '.' };
+    let name: String = name.chars().take(MAX_INSTANCE_CHARS).map(plain).collect();
+    if name.trim_matches('.').is_empty() { "unnamed".to_owned() } else { name }
 }
 
 /// Generates a version 4 UUID (RFC 9562, section 5.4).

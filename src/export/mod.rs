@@ -28,7 +28,7 @@ pub mod admin;
 pub mod control;
 #[cfg(test)]
 pub(crate) mod fixtures;
-mod identity;
+pub mod identity;
 pub mod otlp;
 pub mod prometheus;
 pub mod registry;

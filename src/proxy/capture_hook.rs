@@ -1,11 +1,14 @@
 //! Starts the configured capture.
 
+use std::io;
+
 use crate::capture::key::CaptureKey;
 use crate::capture::recorder::{CaptureError, CaptureRecorder};
 use crate::capture::segments::Retention;
-use crate::capture::settings::{CaptureSettings, SessionField};
+use crate::capture::settings::{CaptureSettings, SessionField, UploadTarget};
 use crate::clock::Clock;
 use crate::config::{self, SessionKey};
+use crate::storage::Bucket;
 
 use super::token_counter::{TokenizerError, load_capture_tokenizer};
 
@@ -20,16 +23,17 @@ pub enum CaptureStartError {
     Tokenizer(#[from] TokenizerError),
 }
 
-/// Starts the capture if one is configured. A `successor` writes beside the process that it replaces.
+/// Starts the capture if one is configured. `instance` names this process in a bucket. A `successor` writes beside the process that it replaces.
 ///
 /// # Errors
 /// Returns an error if the folder, its key or the tokenizer is unusable.
 pub fn start(
     config: &config::CaptureConfig,
+    instance: &str,
     clock: Clock,
     successor: bool,
 ) -> Result<Option<CaptureRecorder>, CaptureStartError> {
-    let Some(folder) = config.folder.clone() else { return Ok(None) };
+    let Some(folder) = config.folder().map(Into::into) else { return Ok(None) };
     let tokens = config.tokenizer.as_deref().map(load_capture_tokenizer).transpose()?;
     let session = match &config.session {
         SessionKey::Inferred => None,
@@ -46,6 +50,7 @@ pub fn start(
         names: config.names,
         sample: config.sample,
         parquet: config.format == config::CaptureFormat::Parquet,
+        upload: config.bucket().map(|url| UploadTarget { url: url.clone(), instance: instance.to_owned() }),
         session,
         retention: Retention { bytes: config.keep_bytes as u64, age: config.keep_age },
     };
@@ -60,7 +65,7 @@ pub fn start(
 /// Returns an error if the key is unusable.
 pub fn class_key(config: &config::ProxyConfig) -> Result<CaptureKey, CaptureStartError> {
     let capture = &config.capture;
-    match &capture.folder {
+    match capture.folder() {
         Some(folder) if config.classes.needs_key() => {
             let load = CaptureKey::load_or_create(folder, capture.key.as_deref());
             Ok(load.map_err(|error| CaptureError::new(folder, error))?)
@@ -74,6 +79,9 @@ pub fn class_key(config: &config::ProxyConfig) -> Result<CaptureKey, CaptureStar
 /// # Errors
 /// Returns an error if the folder or its key is unusable.
 pub fn check(config: &config::CaptureConfig) -> Result<(), CaptureStartError> {
-    let Some(folder) = &config.folder else { return Ok(()) };
+    let Some(folder) = config.folder() else { return Ok(()) };
+    if let Some(url) = config.bucket() {
+        Bucket::open(url).map_err(|error| CaptureError::new(&url.to_path(), io::Error::other(error)))?;
+    }
     Ok(CaptureRecorder::check(folder, config.key.as_deref())?)
 }

@@ -27,6 +27,7 @@ use crate::config::otlp::OtlpConfig;
 use crate::export::control::live_view::LiveSnapshot;
 use crate::export::control::process_control::ProcessControl;
 use crate::export::control::thread::{ControlHandle, ControlPlane, RuntimeSettings};
+use crate::export::identity::instance_name;
 use crate::export::otlp;
 use crate::export::otlp::logs::LogPipeline;
 use crate::export::registry::aggregate;
@@ -155,7 +156,13 @@ impl Proxy {
             gauges: plane.gauges(),
             reporter: plane.reporter(),
             tokenizing: TokenCounter::start(&config.tokenizers, plane.reporter())?,
-            capture: capture_hook::start(&config.capture, Clock::Monotonic, inherited.has_predecessor())?.map(Arc::new),
+            capture: capture_hook::start(
+                &config.capture,
+                &instance_name(&otlp.resource),
+                Clock::Monotonic,
+                inherited.has_predecessor(),
+            )?
+            .map(Arc::new),
             class_key: capture_hook::class_key(&config)?,
             sampler: plane.sampler(),
             certificate_check: Notify::new(),
@@ -214,7 +221,7 @@ impl Proxy {
         Certificates::load(config)?;
         let capture = &config.capture;
         capture_hook::check(capture)?;
-        TokenCounter::check(&config.tokenizers, capture.tokenizer.as_deref().filter(|_| capture.folder.is_some()))?;
+        TokenCounter::check(&config.tokenizers, capture.tokenizer.as_deref().filter(|_| capture.folder().is_some()))?;
         Ok(())
     }
 

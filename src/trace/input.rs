@@ -9,6 +9,9 @@ use flate2::bufread::MultiGzDecoder;
 use memchr::memchr;
 
 use super::error::{Error, TraceProblem};
+use crate::config::StorageUrl;
+use crate::storage::{ObjectReader, StorageError};
+use crate::trace_file::reader::{ReadError, TraceReader};
 
 /// Maximum line length in bytes. A prompt of a million tokens in blocks of 16, with ids of 20 digits, takes 1.4 MB.
 pub const MAX_LINE_BYTES: usize = 16 << 20;
@@ -55,6 +58,11 @@ impl InputSource {
                 Box::new(BufReader::with_capacity(BUFFER_BYTES, io::stdin())),
             )?));
         }
+        if let Some(url) = StorageUrl::of_path(path) {
+            // The text of an invalid URL may hold credentials.
+            let url = url.map_err(|invalid| TraceProblem::new(invalid.to_string()).at_line("the URL", None))?;
+            return Self::open_url(path, &url);
+        }
         if fs::metadata(path).map_err(error)?.is_dir() {
             return Ok(Self::Folder(path.to_owned()));
         }
@@ -63,6 +71,28 @@ impl InputSource {
         stream.folder = path.parent().map(Path::to_owned);
         stream.reopen_path = fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|_| path.to_owned());
         Ok(Self::Stream(stream))
+    }
+
+    /// Opens an object, or what lies below a prefix or matches a pattern.
+    fn open_url(path: &Path, url: &StorageUrl) -> Result<Self, Error> {
+        let name = path.display().to_string();
+        let error = |error: io::Error| cannot_read(&error).at_line(&name, None);
+        let failed =
+            |failure: StorageError| TraceProblem::new(format!("cannot be read: {failure}")).at_line(&name, None);
+        let object = if url.is_pattern() { None } else { ObjectReader::open(url).map_err(failed)? };
+        match object {
+            Some(object) => {
+                let mut stream = InputStream::new(&name, Box::new(object))?;
+                stream.folder = path.parent().map(Path::to_owned);
+                Ok(Self::Stream(stream))
+            }
+            // Opens the trace, so that an error names what is wrong with the bucket.
+            None => match TraceReader::open(path) {
+                Ok(_) => Ok(Self::Folder(path.to_owned())),
+                Err(ReadError::Io { error: failure, .. }) => Err(error(failure)),
+                Err(other) => Err(TraceProblem::new(other.to_string()).at_line(&name, None)),
+            },
+        }
     }
 }
 

@@ -1,16 +1,22 @@
 //! Reads one trace file line by line: frames, zstd or plain text.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Seek as _};
+use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use zstd::bulk::Decompressor;
 
 use super::PARQUET_MAGIC;
 use super::frame::{FRAME_HEAD_BYTES, FrameError, FrameHead};
 use super::read_error::{ReadError, TraceDamage};
 use super::row::MAX_ROW_BYTES;
+use crate::config::StorageUrl;
+use crate::storage::ObjectReader;
+
+/// Size up to which an object in Parquet is read whole.
+const MAX_WHOLE_OBJECT_BYTES: u64 = 64 << 20;
 
 /// Lines keep their line ends.
 pub(super) struct LineReader {
@@ -104,10 +110,14 @@ impl LineReader {
 
 impl LineSource {
     fn open(path: &Path) -> io::Result<Self> {
-        let mut file = BufReader::with_capacity(64 << 10, File::open(path)?);
+        let bytes: Box<dyn TraceBytes> = match StorageUrl::of_path(path) {
+            None => Box::new(File::open(path)?),
+            Some(url) => Box::new(open_object(&url.map_err(io::Error::other)?)?),
+        };
+        let mut file = BufReader::with_capacity(64 << 10, bytes);
         let start = file.fill_buf()?;
         if start.starts_with(PARQUET_MAGIC) {
-            return Self::open_parquet(file.into_inner());
+            return file.into_inner().parquet_lines();
         }
         if FrameHead::is_at_start_of(start) {
             let decompressor = Decompressor::new()?;
@@ -122,20 +132,90 @@ impl LineSource {
         }
         Ok(Self::Stream(Box::new(file)))
     }
+}
 
-    #[cfg(feature = "parquet")]
-    fn open_parquet(file: File) -> io::Result<Self> {
-        Ok(Self::Stream(Box::new(super::parquet::ParquetLines::open(file)?)))
+/// The bytes of a file or an object.
+trait TraceBytes: Read + Seek + Send {
+    /// Current length in bytes.
+    fn length(&self) -> io::Result<u64>;
+
+    /// Reads them as Parquet.
+    fn parquet_lines(self: Box<Self>) -> io::Result<LineSource>;
+}
+
+impl TraceBytes for File {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
     }
 
-    #[cfg(not(feature = "parquet"))]
-    fn open_parquet(_: File) -> io::Result<Self> {
-        Err(io::Error::new(io::ErrorKind::Unsupported, "this program was built without the cargo feature `parquet`"))
+    fn parquet_lines(self: Box<Self>) -> io::Result<LineSource> {
+        open_parquet(*self)
     }
 }
 
+impl TraceBytes for ObjectReader {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.size())
+    }
+
+    fn parquet_lines(mut self: Box<Self>) -> io::Result<LineSource> {
+        // Pages are small, and each would be a request.
+        if self.size() > MAX_WHOLE_OBJECT_BYTES {
+            return open_parquet(*self);
+        }
+        let mut whole = Vec::new();
+        self.rewind()?;
+        self.read_to_end(&mut whole)?;
+        open_parquet(Bytes::from(whole))
+    }
+}
+
+fn open_object(url: &StorageUrl) -> io::Result<ObjectReader> {
+    let object = ObjectReader::open(url).map_err(io::Error::other)?;
+    object.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "there is no such object"))
+}
+
+#[cfg(feature = "parquet")]
+fn open_parquet(bytes: impl parquet::file::reader::ChunkReader + 'static) -> io::Result<LineSource> {
+    Ok(LineSource::Stream(Box::new(super::parquet::ParquetLines::open(bytes)?)))
+}
+
+#[cfg(not(feature = "parquet"))]
+fn open_parquet<T>(_: T) -> io::Result<LineSource> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "this program was built without the cargo feature `parquet`"))
+}
+
+/// Number of rows of a closed segment, from the heads of its frames or the end of its Parquet.
+pub(super) fn count_rows(segment: &Path) -> io::Result<u64> {
+    let mut file = BufReader::with_capacity(FRAME_HEAD_BYTES, File::open(segment)?);
+    if file.fill_buf()?.starts_with(PARQUET_MAGIC) {
+        return parquet_rows(file.into_inner());
+    }
+    let mut rows = 0;
+    let mut head = [0; FRAME_HEAD_BYTES];
+    while !file.fill_buf()?.is_empty() {
+        file.read_exact(&mut head)?;
+        let head = FrameHead::read(&head).map_err(io::Error::other)?;
+        rows += u64::from(head.rows);
+        file.seek_relative(head.packed_bytes.into())?;
+    }
+    Ok(rows)
+}
+
+#[cfg(feature = "parquet")]
+fn parquet_rows(file: File) -> io::Result<u64> {
+    use parquet::file::reader::{FileReader as _, SerializedFileReader};
+    let reader = SerializedFileReader::new(file).map_err(io::Error::other)?;
+    u64::try_from(reader.metadata().file_metadata().num_rows()).map_err(io::Error::other)
+}
+
+#[cfg(not(feature = "parquet"))]
+fn parquet_rows(_: File) -> io::Result<u64> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 struct FrameReader {
-    file: BufReader<File>,
+    file: BufReader<Box<dyn TraceBytes>>,
     decompressor: Decompressor<'static>,
     /// The unread rest of the last unpacked frame.
     plain: io::Cursor<Vec<u8>>,
@@ -170,7 +250,7 @@ impl FrameReader {
         self.file.seek_relative(packed.into()).map_err(LineReadError::Io)?;
         // A seek past the end succeeds, so the length has to be checked.
         if self.file.stream_position().map_err(LineReadError::Io)?
-            > self.file.get_ref().metadata().map_err(LineReadError::Io)?.len()
+            > self.file.get_ref().length().map_err(LineReadError::Io)?
         {
             return Err(LineReadError::Io(io::ErrorKind::UnexpectedEof.into()));
         }

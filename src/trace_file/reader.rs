@@ -21,8 +21,9 @@
 //! One frame at a time ([`MAX_FRAME_BYTES`](super::frame::MAX_FRAME_BYTES)), or one line
 //! ([`MAX_ROW_BYTES`](super::row::MAX_ROW_BYTES)).
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::io::BufRead;
+use std::io::{self, BufRead};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::vec;
@@ -34,7 +35,9 @@ use serde_json::Value;
 use super::line_reader::LineReader;
 pub use super::read_error::{ReadError, TraceDamage};
 use super::row::{HeaderError, TraceEntry, TraceHeader};
+use crate::config::StorageUrl;
 use crate::measure::whole_number::as_whole_number;
+use crate::storage::find_objects;
 
 /// Its presence marks a folder as the folder of a run.
 pub const RUN_FILE: &str = "run.json";
@@ -67,6 +70,14 @@ pub const SEGMENT_SUFFIX: &str = ".jsonl.zst";
 pub fn parquet_of(segment: &Path) -> Option<PathBuf> {
     let name = segment.file_name()?.to_str()?.strip_suffix(SEGMENT_SUFFIX)?;
     Some(segment.with_file_name(format!("{name}{PARQUET_SUFFIX}")))
+}
+
+/// Number of rows of a segment that a capture has closed, without unpacking them.
+///
+/// # Errors
+/// If the file cannot be read, or is no such segment.
+pub fn count_rows(segment: &Path) -> io::Result<u64> {
+    super::line_reader::count_rows(segment)
 }
 
 const ALL_TIMES: Range<u64> = 0..u64::MAX;
@@ -186,6 +197,11 @@ impl Iterator for TraceReader {
 /// The files of a trace, in reading order.
 fn segments(path: &Path) -> Result<Vec<PathBuf>, ReadError> {
     let failed = |error| ReadError::Io { path: path.to_owned(), error };
+    if let Some(url) = StorageUrl::of_path(path) {
+        // The text of an invalid URL may hold credentials.
+        let invalid = |error| ReadError::Io { path: "the URL".into(), error: io::Error::other(error) };
+        return objects(path, &url.map_err(invalid)?);
+    }
     if !fs::metadata(path).map_err(failed)?.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
@@ -197,17 +213,42 @@ fn segments(path: &Path) -> Result<Vec<PathBuf>, ReadError> {
     let mut files = Vec::new();
     for file in fs::read_dir(path).map_err(failed)? {
         let file = file.map_err(failed)?.path();
-        let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if name.ends_with(".jsonl") || name.ends_with(".jsonl.zst") || name.ends_with(PARQUET_SUFFIX) {
+        if is_segment(&file) {
             files.push(file);
         }
     }
-    // A capture removes a segment after it has written it as Parquet, and may be killed in between.
-    let as_parquet: Vec<PathBuf> =
-        files.iter().filter(|file| file.extension().is_some_and(|e| e == "parquet")).cloned().collect();
-    files.retain(|file| parquet_of(file).is_none_or(|parquet| !as_parquet.contains(&parquet)));
+    files = without_doubles(files);
     files.sort();
     if files.is_empty() { Err(ReadError::Empty { path: path.to_owned() }) } else { Ok(files) }
+}
+
+/// The objects of a trace, in the order of their names, which begin with the start of a segment: instances interleave.
+fn objects(path: &Path, url: &StorageUrl) -> Result<Vec<PathBuf>, ReadError> {
+    let found = find_objects(url);
+    let found = found.map_err(|error| ReadError::Io { path: path.to_owned(), error: io::Error::other(error) })?;
+    // One object may have any name.
+    if let [one] = &*found
+        && one.key == url.key()
+    {
+        return Ok(vec![path.to_owned()]);
+    }
+    let files = found.iter().map(|object| object.url().to_path()).filter(|file| is_segment(file)).collect();
+    let mut files = without_doubles(files);
+    files.sort_by_cached_key(|file| (file.file_name().map(ToOwned::to_owned), file.clone()));
+    if files.is_empty() { Err(ReadError::Empty { path: path.to_owned() }) } else { Ok(files) }
+}
+
+fn is_segment(file: &Path) -> bool {
+    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name.ends_with(".jsonl") || name.ends_with(".jsonl.zst") || name.ends_with(PARQUET_SUFFIX)
+}
+
+fn without_doubles(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
+    // A capture removes a segment after it has written it as Parquet, and may be killed in between.
+    let as_parquet: BTreeSet<PathBuf> =
+        files.iter().filter(|file| file.extension().is_some_and(|e| e == "parquet")).cloned().collect();
+    files.retain(|file| parquet_of(file).is_none_or(|parquet| !as_parquet.contains(&parquet)));
+    files
 }
 
 struct SegmentReader {

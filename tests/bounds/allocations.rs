@@ -177,6 +177,7 @@ fn a_capture_takes_nothing_for_a_chunk_and_for_a_streams_gaps_only_as_they_doubl
         sample: SampleShare::ALL,
         parquet: false,
         session: None,
+        upload: None,
         retention: Retention { bytes: u64::MAX, age: Gap::from_nanos(u64::MAX) },
     };
     let capture = CaptureRecorder::start(settings, None, Clock::Monotonic).unwrap();

@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bucket;
 mod classes;
 mod disk;
 #[cfg(feature = "parquet")]

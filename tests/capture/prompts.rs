@@ -358,6 +358,7 @@ impl Alone {
             sample: SampleShare::ALL,
             parquet: false,
             session: Some(SessionField::Header("x-user".to_owned())),
+            upload: None,
             retention: Retention { bytes: u64::MAX, age },
         };
         let capture = CaptureRecorder::start(settings, None, Clock::Manual(clock.clone())).unwrap();

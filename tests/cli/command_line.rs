@@ -176,6 +176,7 @@ provider: null  # default
 tail_keep: none  # default
 trace_probes: false  # default
 capture: null  # default
+capture_spool: capture-spool  # default
 capture_flush: 1s  # default
 capture_round: \"0\"  # default
 capture_tokenizer: null  # default

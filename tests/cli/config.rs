@@ -107,7 +107,8 @@ const SAMPLES: [(&str, [&str; 3]); 56] = [
     ("provider", ["vllm", "007", "true"]),
     ("tail_keep", ["failed", "slo,slow=5s", "failed,slo,slow=1m"]),
     ("trace_probes", ["true", "true", "true"]),
-    ("capture", ["/a", "b/c", "/d e"]),
+    ("capture", ["/a", "s3://bucket/a", "file:///d e"]),
+    ("capture_spool", ["/s", "s/t", "/u v"]),
     ("capture_flush", ["10ms", "2s", "1h"]),
     ("capture_round", ["1us", "10ms", "1m"]),
     ("capture_tokenizer", ["/t.json", "t.json", "/u/tokenizer.json"]),
@@ -413,7 +414,9 @@ fn what_cannot_be_believed_is_named_with_its_place_and_the_remedy() {
         (
             "capture",
             "a\nb",
-            "expected the path of a directory, which is made if it is not there, found `a\\nb`".to_owned(),
+            "expected a bucket, as in s3://BUCKET/PREFIX, or the path of a directory, which is made if it is not there, found \
+             `a\\nb`"
+                .to_owned(),
         ),
         ("capture_flush", "1ms", "expected a time from 10ms to 1h, as in 30s, found `1ms`".to_owned()),
         ("capture_round", "2m", "expected a time from 0 to 1m, as in 30s, found `2m`".to_owned()),
@@ -594,7 +597,7 @@ fn an_admin_address_that_others_can_reach_needs_a_credential_or_a_word_that_it_m
 
 #[test]
 fn a_setting_of_a_capture_without_one_is_named_wherever_it_was_typed_unless_it_is_the_default() {
-    let needs = "needs capture, the directory that is written to";
+    let needs = "needs capture, the directory or bucket that is written to";
     for (key, [sample, ..]) in SAMPLES.into_iter().filter(|(key, _)| key.starts_with("capture_")) {
         let variable = format!("STREAMGAUGE_{}", key.to_uppercase());
         let flag = format!("--{key}").replace('_', "-");
@@ -812,6 +815,7 @@ fn a_reload_takes_bounds_and_rules_and_holds_places() {
         "tokenizers",
         "max_connections",
         "capture",
+        "capture_spool",
         "capture_flush",
         "capture_round",
         "capture_tokenizer",

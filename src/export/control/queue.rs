@@ -207,6 +207,7 @@ mod tests {
             sample: crate::measure::sample_share::SampleShare::ALL,
             parquet: false,
             session: None,
+            upload: None,
             retention: Retention { bytes: u64::MAX, age: Gap::from_millis(u64::MAX / 1_000_000) },
         };
         let capture = Arc::new(CaptureRecorder::start(settings, None, Clock::Monotonic).unwrap());

@@ -6,25 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 
 use crate::clock::Clock;
 use crate::config::otlp::{Endpoint, ExporterConfig, OtlpConfig, Protocol};
 use crate::measure::time::Gap;
+use crate::net::byte_stream::{self, ByteStream};
 use crate::net::tls::{self, FileWatch, TlsError, TlsIdentity};
 
-/// A plain or TLS connection.
-pub(super) trait CollectorStream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> CollectorStream for T {}
-
 /// A connection as hyper and tonic expect it.
-pub(super) type CollectorIo = TokioIo<Box<dyn CollectorStream>>;
+pub(super) type CollectorIo = TokioIo<Box<dyn ByteStream>>;
 
 /// Time limit for the initial connection probe.
 const FIRST_CONNECT_TIMEOUT: Gap = Gap::from_millis(1_000);
@@ -86,16 +78,12 @@ impl CollectorConnector {
     /// Opens a connection with the current certificates.
     pub(super) async fn connect(self) -> io::Result<CollectorIo> {
         let Endpoint { host, port, .. } = self.endpoint;
-        let socket = TcpStream::connect((host.as_str(), port)).await?;
-        // A request is written in one piece and then awaited.
-        socket.set_nodelay(true)?;
-        let Some(tls) = self.tls else { return Ok(TokioIo::new(Box::new(socket))) };
+        let Some(tls) = self.tls else { return Ok(TokioIo::new(byte_stream::connect(&host, port, None).await?)) };
         let config = tls.lock().unwrap_or_else(PoisonError::into_inner).current();
         let config = config.map_err(|error| io::Error::other(format!("{error}; {TLS_FILES_HINT}")))?;
-        let name = ServerName::try_from(host).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let stream = TlsConnector::from(config).connect(name, socket).await;
+        let stream = byte_stream::connect(&host, port, Some(config)).await;
         let explained = |error| io::Error::other(tls::describe_error(&error, "OTEL_EXPORTER_OTLP_CERTIFICATE"));
-        Ok(TokioIo::new(Box::new(stream.map_err(explained)?)))
+        Ok(TokioIo::new(stream.map_err(explained)?))
     }
 }
 

@@ -14,6 +14,7 @@
 
 mod columns;
 mod lines;
+mod object;
 mod writer;
 
 pub use lines::ParquetLines;

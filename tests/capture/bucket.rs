@@ -1,0 +1,199 @@
+//! A capture that goes to object storage: its layout, what a kill leaves, and what every verb reads.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use nix::sys::signal::{Signal, kill};
+use serde_json::Value;
+use streamgauge::trace_file::reader::TraceReader;
+use tempfile::TempDir;
+
+use crate::support::captured::{answer, run_without_capture, server, until};
+use crate::support::client::chat;
+use crate::support::proxy::TestProxy;
+
+const CANARY: &str = "canary-secret-of-the-bucket";
+
+fn streamgauge(words: &[&str], variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+    command.args(words).envs(variables.iter().copied()).output().unwrap()
+}
+
+fn url(folder: &TempDir, prefix: &str) -> String {
+    format!("file://{}/{prefix}", folder.path().display())
+}
+
+fn ask(proxy: &TestProxy, requests: usize) {
+    for _ in 0..requests {
+        proxy.client().send(chat(r#"{"model":"m","stream":true,"messages":[]}"#)).response();
+    }
+}
+
+fn capturing(upstream: std::net::SocketAddr, capture: &str, spool: &Path, more: &[(&str, &str)]) -> TestProxy {
+    let spool = spool.display().to_string();
+    let settings = [("capture", capture), ("capture_spool", &*spool), ("workers", "1")];
+    TestProxy::with(upstream, &settings.into_iter().chain(more.iter().copied()).collect::<Vec<_>>())
+}
+
+/// Files below a folder, from there, sorted.
+fn files(folder: &Path) -> Vec<String> {
+    fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
+        for file in fs::read_dir(folder).into_iter().flatten() {
+            let path = file.unwrap().path();
+            if path.is_dir() { walk(&path, found) } else { found.push(path) }
+        }
+    }
+    let mut found = Vec::new();
+    walk(folder, &mut found);
+    let mut names: Vec<String> =
+        found.iter().map(|path| path.strip_prefix(folder).unwrap().display().to_string()).collect();
+    names.sort();
+    names
+}
+
+fn segments(folder: &Path) -> Vec<String> {
+    files(folder).into_iter().filter(|name| name.ends_with(".jsonl.zst") || name.ends_with(".parquet")).collect()
+}
+
+fn info(trace: &str) -> Value {
+    let output = streamgauge(&["trace", "info", "--json", trace], &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_closed_segment_goes_to_its_hour_and_every_verb_reads_the_prefix() {
+    let (lake, spool) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let upstream = server(answer(2));
+    let target = url(&lake, "captures/");
+    let proxy = capturing(upstream.addr, &target, spool.path(), &[]);
+    ask(&proxy, 3);
+    drop(proxy);
+    let stored = segments(lake.path());
+    assert_eq!(stored.len(), 1, "{stored:?}");
+    let parts: Vec<&str> = stored[0].split('/').collect();
+    assert_eq!((parts.len(), parts[0]), (5, "captures"));
+    assert!(parts[1].starts_with("dt=20") && parts[1].len() == 13 && parts[2].len() == 7, "{stored:?}");
+    assert!(parts[2].starts_with("hour=") && parts[3].starts_with("instance="), "{stored:?}");
+    let name: Vec<&str> = parts[4].strip_suffix(".jsonl.zst").unwrap().split('-').collect();
+    assert_eq!((name.len(), name[0].len(), name[1], name[2].len()), (3, 16, "00000000", 16));
+    assert_eq!(segments(spool.path()), Vec::<String>::new(), "the spool holds only what the bucket lacks");
+    let day = format!("{}captures/dt=20*/hour=*/", url(&lake, ""));
+    for trace in [&*target, &*day, &*url(&lake, &stored[0])] {
+        assert_eq!(info(trace)["requests"], 3, "{trace}");
+    }
+    let output = streamgauge(&["report", &target], &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_start_uploads_what_a_killed_process_has_left_and_doubles_nothing() {
+    let (lake, spool) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let upstream = server(answer(2));
+    let flags = |target: &str| {
+        [
+            format!("--capture={target}"),
+            format!("--capture-spool={}", spool.path().display()),
+            "--capture-flush=10ms".into(),
+        ]
+    };
+    let target = url(&lake, "c");
+    let [first, second, third] = flags(&target);
+    let mut proxy = run_without_capture(upstream.addr, &[&*first, &*second, &*third]);
+    proxy.client().send(chat(r#"{"model":"m","stream":true,"messages":[]}"#)).response();
+    until("a frame is in the spool", || {
+        segments(spool.path()).iter().any(|name| fs::metadata(spool.path().join(name)).unwrap().len() > 0)
+    });
+    kill(proxy.pid(), Signal::SIGKILL).unwrap();
+    proxy.child.wait().unwrap();
+    assert_eq!((segments(lake.path()).len(), segments(spool.path()).len()), (0, 1), "the open segment stays");
+    let proxy = capturing(upstream.addr, &target, spool.path(), &[]);
+    until("the segment is in the bucket", || segments(lake.path()).len() == 1);
+    ask(&proxy, 1);
+    drop(proxy);
+    assert_eq!((segments(lake.path()).len(), segments(spool.path()).len()), (2, 0));
+    assert_eq!(TraceReader::open(Path::new(&target)).unwrap().map(Result::unwrap).count(), 2);
+}
+
+#[test]
+fn an_object_with_the_name_of_a_segment_is_never_replaced() {
+    let (lake, spool) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let upstream = server(answer(2));
+    let target = url(&lake, "c");
+    let make = |lake: &TempDir| {
+        let proxy = capturing(upstream.addr, &url(lake, "c"), spool.path(), &[]);
+        ask(&proxy, 1);
+        drop(proxy);
+        segments(lake.path())
+    };
+    let stored = make(&lake);
+    let bytes = fs::read(lake.path().join(&stored[0])).unwrap();
+    // The answer to the upload was lost: the segment is in the spool and in the bucket.
+    let name: Vec<&str> = stored[0].rsplit('/').next().unwrap().split('-').collect();
+    let segment = spool.path().join(format!("{}-{}.jsonl.zst", name[1], name[0]));
+    fs::write(&segment, &bytes).unwrap();
+    drop(capturing(upstream.addr, &target, spool.path(), &[]));
+    assert_eq!((segments(lake.path()), segments(spool.path()).len()), (stored.clone(), 0), "it is not stored twice");
+    // Another object has the name.
+    fs::write(lake.path().join(&stored[0]), "another").unwrap();
+    fs::write(&segment, &bytes).unwrap();
+    drop(capturing(upstream.addr, &target, spool.path(), &[]));
+    let both = segments(lake.path());
+    assert_eq!((both.len(), segments(spool.path()).len()), (2, 0));
+    assert_eq!(fs::read(lake.path().join(&stored[0])).unwrap(), b"another");
+    let other = both.iter().find(|name| **name != stored[0]).unwrap();
+    assert!(other.ends_with("-1.jsonl.zst") && fs::read(lake.path().join(other)).unwrap() == bytes, "{other}");
+}
+
+#[test]
+fn an_hour_that_is_over_gets_a_manifest_of_its_files() {
+    let (lake, spool) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let upstream = server(answer(2));
+    // A segment of an earlier hour, as a process leaves it that was down since.
+    let folder = TempDir::new().unwrap();
+    let earlier = crate::support::captured::proxy(upstream.addr, folder.path(), &[]);
+    ask(&earlier, 2);
+    drop(earlier);
+    let segment = folder.path().join(&segments(folder.path())[0]);
+    let bytes = fs::read(&segment).unwrap();
+    fs::write(spool.path().join("00000007-20261121T101500Z.jsonl.zst"), &bytes).unwrap();
+    drop(capturing(upstream.addr, &url(&lake, "c"), spool.path(), &[]));
+    let stored = files(lake.path());
+    assert_eq!(stored.len(), 2, "{stored:?}");
+    let (manifest, data) = (&stored[1], &stored[0]);
+    assert!(data.starts_with("c/dt=2026-11-21/hour=10/instance="), "{data}");
+    assert!(manifest.contains("/_manifest-20261121T10Z-00000007-"), "{manifest}");
+    let document: Value = serde_json::from_slice(&fs::read(lake.path().join(manifest)).unwrap()).unwrap();
+    assert_eq!(document["hour"], "2026-11-21T10Z");
+    assert_eq!((&document["rows"], &document["bytes"]), (&2.into(), &bytes.len().into()));
+    assert_eq!(document["files"][0]["name"], data.rsplit('/').next().unwrap());
+    assert_eq!(document["files"][0]["blake3"], blake3::hash(&bytes).to_hex().to_string());
+    assert_eq!(info(&url(&lake, "c"))["requests"], 2, "a manifest is no segment");
+}
+
+#[test]
+fn credentials_reach_no_log_no_page_and_no_error() {
+    let with_user = format!("s3://AKIA:{CANARY}@bucket/prefix");
+    for words in [
+        vec!["trace", "info", &*with_user],
+        vec!["proxy", "--check", "--upstream=http://127.0.0.1:1", "--capture", &*with_user],
+    ] {
+        let output = streamgauge(&words, &[]);
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(!output.status.success() && !said.contains(CANARY), "{said}");
+        assert!(said.contains("remedy: give credentials in the environment"), "{said}");
+    }
+    // Nobody listens there, so every attempt fails.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let variables = [
+        ("AWS_ACCESS_KEY_ID", CANARY),
+        ("AWS_SECRET_ACCESS_KEY", CANARY),
+        ("AWS_ENDPOINT_URL", &*format!("http://{free}")),
+        ("AWS_ALLOW_HTTP", "true"),
+    ];
+    let output = streamgauge(&["trace", "info", "s3://bucket/prefix"], &variables);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains(&format!("cannot connect to {free}")) && !said.contains(CANARY), "{said}");
+}
