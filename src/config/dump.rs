@@ -13,7 +13,7 @@ use crate::measure::time::Gap;
 
 /// Settings that need a restart: those that name an address, a file or a protocol, and those with which threads and
 /// listeners are created. Limits, rules and the named files' contents can change at run time.
-const NEED_RESTART: [&str; 35] = [
+const NEED_RESTART: [&str; 36] = [
     "listen",
     "admin",
     "admin_tls_cert",

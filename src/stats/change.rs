@@ -15,6 +15,12 @@ use super::distributions::{OUTSIDE, t_quantile, t_tail};
 use super::hypothesis::holm;
 use super::interval::Interval;
 
+/// Halvings of the range of a factor: the error is below a millionth of the range.
+const FACTOR_STEPS: u32 = 24;
+
+/// Degrees of freedom beyond which Student's t is the normal distribution to a millionth.
+const MAX_DEGREES: f64 = 1e6;
+
 /// Scale on which a change is estimated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scale {
@@ -105,6 +111,7 @@ impl Change {
         self.judge(margin, self.p_above(margin))
     }
 
+    /// `p_worse` is that of [`Self::p_above`], adjusted for a family.
     fn judge(&self, margin: f64, p_worse: f64) -> Verdict {
         let level = OUTSIDE / 2.0;
         if p_worse <= level {
@@ -112,16 +119,33 @@ impl Change {
         } else if self.p_below(margin) <= level {
             Verdict::NotWorse
         } else {
-            Verdict::Undecided { data_factor: self.data_factor(margin) }
+            let adjustment = (p_worse / self.p_above(margin)).max(1.0);
+            Verdict::Undecided { data_factor: self.data_factor(margin, level / adjustment) }
         }
     }
 
-    /// How much data would decide, as a multiple of the present amount, if the estimate stays: intervals shrink with
-    /// the square root.
-    fn data_factor(&self, margin: f64) -> Option<f64> {
+    /// How much data would decide, as a multiple of the present amount, if the estimate stays: the standard error
+    /// shrinks with the square root, and the quantile with the degrees of freedom. Two runs a side need few more, though
+    /// their interval is 12.7 standard errors wide. `worse_level` is the level of the test for worse.
+    fn data_factor(&self, margin: f64, worse_level: f64) -> Option<f64> {
         let distance = self.scale.inside(margin) - self.center;
-        let half = if distance > 0.0 { self.high - self.center } else { self.center - self.low };
-        (distance != 0.0).then(|| (half / distance).powi(2).max(1.0))
+        if distance == 0.0 {
+            return None;
+        }
+        let (half, level) = match distance > 0.0 {
+            true => (self.high - self.center, OUTSIDE / 2.0),
+            false => (self.center - self.low, worse_level),
+        };
+        let quantile = |factor: f64| t_quantile(level, (self.degrees_of_freedom * factor).min(MAX_DEGREES));
+        let error = half / t_quantile(OUTSIDE / 2.0, self.degrees_of_freedom);
+        let suffices = |factor: f64| error * quantile(factor) <= distance.abs() * factor.sqrt();
+        // With the present quantile the factor is known; a smaller quantile needs less.
+        let (mut low, mut high) = (1.0, (error * quantile(1.0) / distance).powi(2).max(1.0));
+        for _ in 0..FACTOR_STEPS {
+            let middle = f64::midpoint(low, high);
+            if suffices(middle) { high = middle } else { low = middle }
+        }
+        Some(high)
     }
 
     /// The change with its sign reversed, for figures of which less is worse (goodput, tokens per second). A relative
@@ -165,9 +189,17 @@ mod tests {
     fn a_verdict_is_the_place_of_the_interval() {
         assert_eq!(change(8.0, 2.0).verdict(5.0), Verdict::Worse);
         assert_eq!(change(2.0, 2.0).verdict(5.0), Verdict::NotWorse);
-        // Twice the half width: four times the data.
-        assert_eq!(change(3.0, 4.0).verdict(5.0), Verdict::Undecided { data_factor: Some(4.0) });
-        assert_eq!(change(7.0, 3.0).verdict(5.0), Verdict::Undecided { data_factor: Some(2.25) });
+        // Half the half width: four times the data, and less with the smaller quantile, as by scipy:
+        // brentq(lambda k: t.ppf(0.975, 10 * k) / t.ppf(0.975, 10) * 2 - k ** 0.5, 1, 4), and the same with 1.5.
+        let factor = |change: Change| match change.verdict(5.0) {
+            Verdict::Undecided { data_factor: Some(factor) } => factor,
+            other => panic!("{other:?}"),
+        };
+        assert!((factor(change(3.0, 4.0)) - 3.332539).abs() < 1e-4, "{}", factor(change(3.0, 4.0)));
+        assert!((factor(change(7.0, 3.0)) - 1.975199).abs() < 1e-4, "{}", factor(change(7.0, 3.0)));
+        // Two runs a side: one degree of freedom. The half width is 30 times the distance.
+        let of_two_runs = Change::of_standard_error(Scale::Linear, 4.0, 30.0 / t_quantile(0.025, 1.0), 1.0);
+        assert!((factor(of_two_runs) - 23.770158).abs() < 1e-3, "{}", factor(of_two_runs));
         assert_eq!(change(5.0, 1.0).verdict(5.0), Verdict::Undecided { data_factor: None });
         assert_eq!(change(-8.0, 2.0).reversed().verdict(5.0), Verdict::Worse);
     }
@@ -203,7 +235,10 @@ mod tests {
         assert_eq!(weak.verdict(5.0), Verdict::Worse);
         let family = [(weak, 5.0), (change(0.0, 1.0), 5.0), (change(20.0, 1.0), 5.0)];
         let verdicts = verdicts(&family);
-        assert!(matches!(verdicts[0], Verdict::Undecided { .. }), "{verdicts:?}");
+        // The interval alone would decide. Holm's level is half of it:
+        // brentq(lambda k: t.ppf(0.9875, 10 * k) / t.ppf(0.975, 10) * 1.9 / 1.95 - k ** 0.5, 1, 4)
+        let Verdict::Undecided { data_factor: Some(factor) } = verdicts[0] else { panic!("{verdicts:?}") };
+        assert!((factor - 1.241562).abs() < 1e-4, "{factor}");
         assert_eq!(verdicts[1..], [Verdict::NotWorse, Verdict::Worse]);
     }
 }

@@ -66,13 +66,13 @@ fn an_expectation_is_confirmed_refuted_or_undecided_and_the_record_states_what_n
     for line in [
         "## Decision record: ",
         "### What was tried",
-        "base (baseline) at 20/s: as today",
-        "slower at 20/s; expected: ttft.p95 < baseline + 10%",
+        "\n- base (baseline) at 20/s: as today",
+        "\n- slower at 20/s; expected: ttft.p95 < baseline + 10%",
         "### What was learned",
-        "alone: ttft.p95<=200ms: REFUTED (ttft.p95<=200ms is 318ms)",
+        "\n- alone: ttft.p95<=200ms: REFUTED (ttft.p95<=200ms is 318ms)",
         "### What next",
-        "find out why slower is not as expected, and state a new hypothesis",
-        "run missing, which has no result yet",
+        "\n- find out why slower is not as expected, and state a new hypothesis",
+        "\n- run missing, which has no result yet",
     ] {
         assert!(record.replace('\\', "").replace("&lt;", "<").contains(line), "{line}: {record}");
     }

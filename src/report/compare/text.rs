@@ -64,10 +64,14 @@ pub(super) fn verdict_line(comparison: &Comparison) -> String {
     }
 }
 
+/// Greatest relative change that is shown.
+const MAX_CHANGE: f64 = 99.0;
+
 fn more_data(factor: Option<f64>) -> String {
     match factor {
         Some(factor) if factor < 1_000.0 => format!(": about {} as much data would decide", times(factor)),
-        _ => ": the change is too close to the margin for any amount of data".to_owned(),
+        Some(_) => ": even 1,000 times as much data would not decide".to_owned(),
+        None => ": the change is too close to the margin for any amount of data".to_owned(),
     }
 }
 
@@ -147,7 +151,11 @@ pub(super) fn change_text(figure: ComparedFigure, change: f64) -> String {
     }
 }
 
+/// A share in percent. Of runs that differ by more than a hundredfold, the number would say less than its size.
 fn percent(share: f64) -> String {
+    if share > MAX_CHANGE {
+        return format!("> +{:.0} %", MAX_CHANGE * 100.0);
+    }
     let text = format!("{:+.1} %", share * 100.0);
     if matches!(&*text, "+0.0 %" | "-0.0 %") { "0.0 %".to_owned() } else { text }
 }

@@ -2,7 +2,7 @@
 
 use super::Sweep;
 use super::expectation::ExpectationVerdict;
-use crate::report::markdown::{bullet_list, escaped};
+use crate::report::markdown::escaped;
 
 /// Renders the record; `None` if no row has a hypothesis or an expectation.
 pub(super) fn record(sweep: &Sweep) -> Option<String> {
@@ -12,7 +12,8 @@ pub(super) fn record(sweep: &Sweep) -> Option<String> {
     }
     let section = |title: &str, lines: Vec<String>| {
         let lines = if lines.is_empty() { vec!["nothing".to_owned()] } else { lines };
-        format!("\n### {title}\n\n{}", bullet_list(lines.into_iter().map(|line| ("", line)).collect()))
+        let items: String = lines.iter().map(|line| format!("- {}\n", escaped(line))).collect();
+        format!("\n### {title}\n\n{items}")
     };
     let tried = levels.iter().map(|level| {
         let baseline = if level.baseline { " (baseline)" } else { "" };
