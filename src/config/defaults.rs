@@ -5,10 +5,20 @@ use std::ops::RangeInclusive;
 
 use crate::measure::time::Gap;
 
+/// Number of [`ADMIN_PORT`], also for text.
+macro_rules! admin_port {
+    () => {
+        9464
+    };
+}
+
+/// Port of the admin address. OpenTelemetry assigns it to Prometheus exporters.
+pub const ADMIN_PORT: u16 = admin_port!();
+
 /// Defaults that do not depend on the machine.
 pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("listen", "127.0.0.1:8080"),
-    ("admin", "127.0.0.1:9464"),
+    ("admin", concat!("127.0.0.1:", admin_port!())),
     ("admin_hosts", NONE),
     ("admin_insecure", "false"),
     ("transparent", "false"),

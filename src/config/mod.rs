@@ -27,6 +27,7 @@ mod upstream;
 mod validate;
 pub(crate) mod yaml;
 
+pub use defaults::ADMIN_PORT;
 pub(crate) use error::closest_match;
 pub use error::{ConfigError, ConfigProblem};
 pub use layer::{SettingOrigin, SettingsLayer};

@@ -6,7 +6,7 @@
 mod row;
 mod window;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,6 +23,8 @@ use super::status_block::StatusBlock;
 use super::terminal;
 use super::verb_help::VerbHelp;
 use crate::clock::Clock;
+use crate::config::ADMIN_PORT;
+use crate::export::admin::access::read_tokens;
 use crate::measure::time::Gap;
 use crate::net::tls;
 use crate::replay::sender::target::TargetUrl;
@@ -37,7 +39,6 @@ const POLL_TIMEOUT: Gap = Gap::from_millis(2_000);
 const MAX_REPLY_BYTES: usize = 4 << 20;
 /// Rows of the updating table; `--once` prints all.
 const MAX_SCREEN_ROWS: usize = 20;
-const ADMIN_PORT: u16 = 9464;
 
 /// Show the figures of running instances in a table, worst first
 ///
@@ -125,9 +126,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// The instances of the command line.
 fn instances(args: &Args) -> anyhow::Result<Vec<TopInstance>> {
-    let token = args.token_file.as_deref().map(read_token).transpose()?;
-    let fields: Vec<_> =
-        token.into_iter().map(|token| ("authorization".to_owned(), format!("Bearer {token}"))).collect();
+    let tokens = args.token_file.as_deref().map(read_tokens).transpose();
+    let tokens = tokens.map_err(|reason| anyhow::anyhow!("--token-file: {reason}"))?.unwrap_or_default();
+    let first = tokens.into_iter().take(1);
+    let fields: Vec<_> = first.map(|token| ("authorization".to_owned(), format!("Bearer {token}"))).collect();
     let targets = args.addresses.iter().map(|address| {
         let target = url(address).parse::<TargetUrl>();
         let target = target.map_err(|error| anyhow::anyhow!("an address: {error}; or HOST:PORT of an admin port"))?;
@@ -153,14 +155,6 @@ fn url(address: &str) -> String {
     }
     let has_port = address.rsplit_once(':').is_some_and(|(host, _)| !host.contains(':') || host.ends_with(']'));
     if has_port { format!("http://{address}") } else { format!("http://{address}:{ADMIN_PORT}") }
-}
-
-/// The first token of a file. The error quotes neither the file's name, which may be a token, nor its content.
-fn read_token(path: &Path) -> anyhow::Result<String> {
-    let text = std::fs::read_to_string(path).context("--token-file: cannot read the file that it names")?;
-    let token = text.lines().map(str::trim).find(|line| !line.is_empty());
-    let token = token.filter(|token| token.bytes().all(|byte| byte.is_ascii_graphic()));
-    token.map(str::to_owned).context("--token-file: the file holds no token; remedy: write one visible ASCII line")
 }
 
 /// The rows of all instances, worst first.

@@ -79,6 +79,8 @@ impl HistoryReply {
             }
         }
         let models = models.into_iter().map(|(model, points)| (model, WindowFigures::sum(&points, seconds)));
+        // A model stays in the history after its last request.
+        let models = models.filter(|(_, figures)| figures.requests_per_s > 0.0 || figures.in_flight > 0);
         (WindowFigures::sum(&all, seconds), models.collect())
     }
 }
@@ -174,7 +176,7 @@ mod tests {
                "by_model": {"a": {"open": [9, 1, 8], "requests": 3}}},
               {"length_ms": 1000, "figures": null},
               {"length_ms": 2000, "figures": {"open": [5, 0, 5], "requests": 1, "slos": {"chat": [1, 0, 0, 9], "none": [0, 0, 4, 0]},
-                "failures": {"upstream": 2, "client": 1}}, "by_model": {"b": {"open": [5, 0, 5]}}}
+                "failures": {"upstream": 2, "client": 1}}, "by_model": {"b": {"open": [5, 0, 5]}, "_other": {"open": [0, 0, 0]}}}
             ]"#,
         );
         let (all, models) = reply.windows();
@@ -187,6 +189,7 @@ mod tests {
         assert_eq!(all.itl_ms, None);
         assert_eq!((models["a"].requests_per_s, models["a"].in_flight), (0.75, 0));
         assert_eq!((models["b"].requests_per_s, models["b"].in_flight), (0.0, 5));
+        assert_eq!(models.len(), 2, "nothing happened to the others");
     }
 
     #[test]

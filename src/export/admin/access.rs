@@ -122,7 +122,7 @@ impl AdminCredentials {
         for (setting, file, role) in files {
             let Some(file) = file else { continue };
             let read = read_tokens(file).map_err(|reason| AdminAccessError::Token { setting, reason })?;
-            tokens.extend(read.into_iter().map(|token| (token, role)));
+            tokens.extend(read.into_iter().map(|token| (blake3::hash(token.as_bytes()), role)));
         }
         Ok(Self { tls: server.transpose()?, accepts_certificates: client_ca.is_some(), tokens })
     }
@@ -161,8 +161,11 @@ fn token(value: &HeaderValue) -> Option<Vec<u8>> {
     Some(pair[colon + 1..].to_vec())
 }
 
-/// Reads a file with one token per line. The error does not quote it.
-fn read_tokens(path: &Path) -> Result<Vec<blake3::Hash>, String> {
+/// Reads a file with one token per line.
+///
+/// # Errors
+/// Returns what is wrong with the file, without its name or content: either may be a token.
+pub fn read_tokens(path: &Path) -> Result<Vec<String>, String> {
     let remedy = format!("write one token per line, as by `openssl rand -hex 32`; {MAX_TOKENS} tokens at most");
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(MAX_TOKEN_FILE_BYTES).read_to_string(&mut text));
@@ -178,7 +181,7 @@ fn read_tokens(path: &Path) -> Result<Vec<blake3::Hash>, String> {
         let expected = format!("{MIN_TOKEN_BYTES} to {MAX_TOKEN_BYTES} visible ASCII characters");
         return Err(format!("token {} of the token file is not of {expected}; {remedy}", at + 1));
     }
-    Ok(tokens.iter().map(|token| blake3::hash(token.as_bytes())).collect())
+    Ok(tokens.into_iter().map(str::to_owned).collect())
 }
 
 impl AdminAccess {

@@ -58,7 +58,7 @@ impl AdminServer {
             "/" if page::accepts_html(&header_list(request.headers(), &ACCEPT)) => {
                 asset(&page::INDEX, request.headers())
             }
-            "/" => with_vary(reply(StatusCode::OK, TEXT, index()), "accept"),
+            "/" => with_vary(reply(StatusCode::OK, TEXT, self.index()), "accept"),
             "/metrics" => self.metrics(request.headers()),
             "/livez" => json_reply(StatusCode::OK, &json!({"status": "live"})),
             "/readyz" => match self.not_ready_reason() {
@@ -84,7 +84,7 @@ impl AdminServer {
             "/log-level" if let Some(control) = self.telemetry.process_control() => log_level(control),
             path if let Some(found) = page::asset(path) => asset(found, request.headers()),
             _ => {
-                let paths = PATHS.map(|(path, _)| path);
+                let paths: Vec<&str> = self.paths().map(|(path, _)| path).collect();
                 json_reply(StatusCode::NOT_FOUND, &json!({"error": "no such path", "paths": paths}))
             }
         }
@@ -99,6 +99,17 @@ impl AdminServer {
     fn upstream(&self) -> Option<&str> {
         let of_run = || self.telemetry.gauges.run_info().map(|running| &*running.targets);
         self.upstream.as_deref().or_else(of_run)
+    }
+
+    /// The paths that this process serves: one without control of its settings, such as a run, has neither of them.
+    fn paths(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let has_control = self.telemetry.process_control().is_some();
+        PATHS.into_iter().filter(move |(path, _)| has_control || !matches!(*path, "/config" | "/log-level"))
+    }
+
+    fn index(&self) -> String {
+        let lines: String = self.paths().map(|(path, about)| format!("{path:<12} {about}\n")).collect();
+        format!("Streamgauge {}\n\n{lines}", env!("CARGO_PKG_VERSION"))
     }
 
     fn not_ready_reason(&self) -> Option<String> {
@@ -124,11 +135,6 @@ impl AdminServer {
         *response.body_mut() = AdminBody::Events(events);
         response
     }
-}
-
-fn index() -> String {
-    let lines = PATHS.map(|(path, about)| format!("{path:<12} {about}\n"));
-    format!("Streamgauge {}\n\n{}", env!("CARGO_PKG_VERSION"), lines.concat())
 }
 
 /// Replies to a request whose handler panicked.

@@ -468,7 +468,12 @@ async fn only_reading_is_allowed_and_unknown_paths_are_told() {
     let unknown = plane.get("/nothing?here", "").await;
     assert_eq!((unknown.status, unknown.json()["error"].as_str()), (404, Some("no such path")));
     let index = plane.get("/", "").await;
-    assert!(String::from_utf8(index.body).unwrap().contains("\n/metrics     metrics, for Prometheus\n"));
+    let index = String::from_utf8(index.body).unwrap();
+    assert!(index.contains("\n/metrics     metrics, for Prometheus\n"));
+    let paths = unknown.json()["paths"].to_string();
+    for path in ["/config", "/log-level"] {
+        assert!(!index.contains(path) && !paths.contains(path), "a process without control does not serve {path}");
+    }
     let head = plane.send("HEAD /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await;
     assert_eq!((head.status, head.body.len()), (200, 0));
     assert!(head.head.contains("content-length: "));
