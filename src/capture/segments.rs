@@ -25,7 +25,7 @@ use nix::unistd::{AccessFlags, access};
 use super::converter::SegmentConverter;
 use super::segment_ages::SegmentAges;
 use super::settings::UploadTarget;
-use super::stats::{CaptureStats, UploadOutcome};
+use super::stats::{CaptureStats, RecordOutcome};
 use super::uploader::{SegmentUploader, open_closed};
 use crate::clock::{self, Clock, ClockReading};
 use crate::measure::time::Gap;
@@ -344,7 +344,7 @@ fn lose(path: &Path, stats: &CaptureStats) -> io::Result<()> {
     let Some(_locked) = open_closed(path)? else { return Ok(()) };
     let records = count_rows(path).unwrap_or_default();
     fs::remove_file(path)?;
-    stats.add_upload(UploadOutcome::Lost, records);
+    stats.add(RecordOutcome::Spool, records);
     tracing::warn!(segment = %path.display(), records, "the spool of the capture is full or too old; a segment is lost before its upload");
     Ok(())
 }

@@ -30,7 +30,7 @@ use super::converter::convert;
 use super::manifest::{UploadJournal, UploadedFile, manifests_due};
 use super::segments::{SegmentFile, segments};
 use super::settings::UploadTarget;
-use super::stats::{CaptureStats, UploadOutcome};
+use super::stats::CaptureStats;
 use crate::clock::{Clock, moment};
 use crate::measure::time::{Gap, Stamp};
 use crate::storage::{Bucket, ObjectReader, PutOutcome, StorageError};
@@ -226,7 +226,6 @@ impl UploadThread {
         UploadJournal::append(&self.spool, segment.started() / HOUR_NANOS, segment.number, &uploaded)?;
         fs::remove_file(&path)?;
         drop(file);
-        self.stats.add_upload(UploadOutcome::Stored, rows);
         tracing::debug!(segment = uploaded.name, rows, "a segment of the capture is in the bucket");
         Ok(())
     }
