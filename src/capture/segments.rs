@@ -24,18 +24,16 @@ use nix::unistd::{AccessFlags, access};
 
 use super::converter::SegmentConverter;
 use super::segment_ages::SegmentAges;
-use super::settings::UploadTarget;
-use super::stats::{CaptureStats, UploadOutcome};
+use super::segment_files::{MAX_SEGMENT_AGE, MIN_NUMBER_DIGITS, SegmentFile, segments};
+use super::stats::{CaptureStats, RecordOutcome};
+use super::upload_target::UploadTarget;
 use super::uploader::{SegmentUploader, open_closed};
 use crate::clock::{self, Clock, ClockReading};
 use crate::measure::time::Gap;
-pub(super) use crate::trace_file::reader::parquet_of as parquet_path;
-use crate::trace_file::reader::{PARQUET_SUFFIX, SEGMENT_SUFFIX, count_rows, parquet_of};
+use crate::trace_file::reader::{SEGMENT_SUFFIX, count_rows, parquet_of};
 
 /// Size at which a segment is closed, in bytes.
 pub const MAX_SEGMENT_BYTES: u64 = 64 << 20;
-/// Age at which a segment is closed, so that retention by age and backups have closed segments to work with.
-pub const MAX_SEGMENT_AGE: Gap = Gap::from_millis(3_600_000);
 
 /// Size at which a segment is closed that is to be uploaded: the uploader holds one in memory.
 const MAX_UPLOADED_SEGMENT_BYTES: u64 = 16 << 20;
@@ -43,9 +41,6 @@ const HOUR_NANOS: u64 = 3_600_000_000_000;
 
 const NOT_A_FOLDER: &str = "it is, or lies in, a file; remedy: name a folder";
 const LOCK_FILE: &str = "capture.lock";
-const MIN_NUMBER_DIGITS: usize = 8;
-/// Length of the start time in a segment's name, in characters.
-const TIMESTAMP_CHARS: usize = 16;
 
 /// A segment is at most this fraction (one eighth) of the retention limit.
 const MIN_SEGMENTS: u64 = 8;
@@ -344,7 +339,7 @@ fn lose(path: &Path, stats: &CaptureStats) -> io::Result<()> {
     let Some(_locked) = open_closed(path)? else { return Ok(()) };
     let records = count_rows(path).unwrap_or_default();
     fs::remove_file(path)?;
-    stats.add_upload(UploadOutcome::Lost, records);
+    stats.add(RecordOutcome::Spool, records);
     tracing::warn!(segment = %path.display(), records, "the spool of the capture is full or too old; a segment is lost before its upload");
     Ok(())
 }
@@ -363,46 +358,6 @@ fn acquire_lock(lock: &File) -> io::Result<()> {
         TryLockError::WouldBlock => io::Error::new(io::ErrorKind::ResourceBusy, "another process captures into it"),
         TryLockError::Error(error) => error,
     })
-}
-
-pub(super) struct SegmentFile {
-    pub(super) number: u64,
-    pub(super) path: PathBuf,
-    /// Start time from the file name, in nanoseconds since 1970.
-    started_unix_ns: Option<u64>,
-}
-
-impl SegmentFile {
-    /// Start time from the file name, in nanoseconds since 1970.
-    pub(super) fn started(&self) -> u64 {
-        self.started_unix_ns.unwrap_or_default()
-    }
-
-    /// Last modification, in nanoseconds since 1970. A copied file has the time of the copy, so the result is limited
-    /// to [`MAX_SEGMENT_AGE`] after the start in its name.
-    fn modified_unix_ns(&self) -> io::Result<u64> {
-        let by_name = self.started_unix_ns.map_or(u64::MAX, |begun| begun.saturating_add(MAX_SEGMENT_AGE.as_nanos()));
-        Ok(clock::changed(&fs::metadata(&self.path)?)?.min(by_name))
-    }
-}
-
-/// Segments of a folder, in order. Other files belong to the user and are never removed.
-pub(super) fn segments(folder: &Path) -> io::Result<Vec<SegmentFile>> {
-    let mut segments = Vec::new();
-    for file in fs::read_dir(folder)? {
-        let path = file?.path();
-        let name = path.file_name().and_then(|name| {
-            let name = name.to_str()?;
-            name.strip_suffix(SEGMENT_SUFFIX).or_else(|| name.strip_suffix(PARQUET_SUFFIX))?.split_once('-')
-        });
-        let name = name.filter(|(number, begun)| {
-            number.len() >= MIN_NUMBER_DIGITS && begun.len() == TIMESTAMP_CHARS && begun.ends_with('Z')
-        });
-        let numbered = name.and_then(|(number, begun)| Some((number.parse().ok()?, clock::of_moment(begun))));
-        segments.extend(numbered.map(|(number, begun)| SegmentFile { number, path, started_unix_ns: begun }));
-    }
-    segments.sort_by_key(|segment| segment.number);
-    Ok(segments)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::segments::Retention;
-use crate::config::StorageUrl;
+use super::upload_target::UploadTarget;
 use crate::measure::sample_share::SampleShare;
 use crate::measure::time::Gap;
 
@@ -34,15 +34,6 @@ pub struct CaptureSettings {
     pub upload: Option<UploadTarget>,
     /// Limits on stored segments.
     pub retention: Retention,
-}
-
-/// A prefix of object storage.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UploadTarget {
-    /// The bucket and the prefix.
-    pub url: StorageUrl,
-    /// Name of this instance in the layout, as a pod's.
-    pub instance: String,
 }
 
 /// Where requests carry their session id.

@@ -25,11 +25,13 @@ pub enum RecordOutcome {
     Probe,
     /// Not written: the sample does not have the request's session.
     Sample,
+    /// Written to the spool, and removed from it before its upload.
+    Spool,
 }
 
 impl RecordOutcome {
     /// Labels `outcome` and `reason` of each variant, in declaration order.
-    pub const LABELS: [(&'static str, &'static str); 7] = [
+    pub const LABELS: [(&'static str, &'static str); 8] = [
         ("written", "whole"),
         ("written", "oversize"),
         ("dropped", "queue_full"),
@@ -37,27 +39,22 @@ impl RecordOutcome {
         ("dropped", "encode"),
         ("skipped", "probe"),
         ("skipped", "sample"),
+        ("dropped", "spool"),
     ];
-}
-
-/// What became of the records of a segment in the spool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UploadOutcome {
-    /// The bucket has them.
-    Stored,
-    /// The spool was full or they were too old before the bucket had them.
-    Lost,
 }
 
 /// Counters of the uploads to a bucket.
 #[derive(Debug, Default)]
 pub struct UploadStats {
-    /// Records stored and lost, in the order of [`UploadOutcome`].
-    pub records: [AtomicU64; 2],
-    /// Attempts that failed and that succeeded.
+    /// Attempts to create an object that failed and that succeeded, in the order of [`Self::OUTCOMES`].
     pub attempts: [AtomicU64; 2],
     /// Bytes that wait in the spool.
     pub spool_bytes: AtomicU64,
+}
+
+impl UploadStats {
+    /// Label `outcome` of attempts.
+    pub const OUTCOMES: [&'static str; 2] = ["failed", "stored"];
 }
 
 /// Record counters, shared by the whole process.
@@ -110,10 +107,6 @@ impl CaptureStats {
 
     pub(super) fn begin_uploads(&self) -> &UploadStats {
         self.uploads.get_or_init(UploadStats::default)
-    }
-
-    pub(super) fn add_upload(&self, outcome: UploadOutcome, records: u64) {
-        self.begin_uploads().records[outcome as usize].fetch_add(records, Relaxed);
     }
 
     pub(super) fn count_attempt(&self, succeeded: bool) {

@@ -28,13 +28,13 @@ use rand::RngExt as _;
 
 use super::converter::convert;
 use super::manifest::{UploadJournal, UploadedFile, manifests_due};
-use super::segments::{SegmentFile, segments};
-use super::settings::UploadTarget;
-use super::stats::{CaptureStats, UploadOutcome};
+use super::segment_files::{SegmentFile, segments};
+use super::stats::CaptureStats;
+use super::upload_target::UploadTarget;
 use crate::clock::{Clock, moment};
 use crate::measure::time::{Gap, Stamp};
 use crate::storage::{Bucket, ObjectReader, PutOutcome, StorageError};
-use crate::trace_file::reader::{PARQUET_SUFFIX, SEGMENT_SUFFIX, count_rows};
+use crate::trace_file::reader::{PARQUET_SUFFIX, SEGMENT_SUFFIX, count_rows, parquet_of};
 
 /// File name of the spool's own id.
 const SPOOL_ID_FILE: &str = "spool.id";
@@ -204,7 +204,7 @@ impl UploadThread {
     fn upload(&self, segment: &SegmentFile) -> Result<(), UploadError> {
         let Some(file) = open_closed(&segment.path)? else { return Ok(()) };
         let frames = segment.path.to_string_lossy().ends_with(SEGMENT_SUFFIX);
-        let path = match super::segments::parquet_path(&segment.path).filter(|_| self.parquet && frames) {
+        let path = match parquet_of(&segment.path).filter(|_| self.parquet && frames) {
             Some(parquet) => match convert(&segment.path) {
                 Ok(()) => parquet,
                 Err(error) => {
@@ -226,7 +226,6 @@ impl UploadThread {
         UploadJournal::append(&self.spool, segment.started() / HOUR_NANOS, segment.number, &uploaded)?;
         fs::remove_file(&path)?;
         drop(file);
-        self.stats.add_upload(UploadOutcome::Stored, rows);
         tracing::debug!(segment = uploaded.name, rows, "a segment of the capture is in the bucket");
         Ok(())
     }

@@ -337,9 +337,6 @@ impl SettingsReader<'_> {
         if target.is_none() && self.problems.len() == before {
             self.reject_unused_capture_settings(default);
         }
-        if matches!(target, Some(CaptureTarget::Folder(_))) {
-            self.reject_unused_spool();
-        }
         Some(CaptureConfig {
             target,
             spool: spool?,
@@ -369,14 +366,6 @@ impl SettingsReader<'_> {
             None if is_path(text) => Ok(CaptureTarget::Folder(text.into())),
             None => Err(expected_but_found(directory, text)),
         })
-    }
-
-    /// A spool that nothing is uploaded from has no effect.
-    fn reject_unused_spool(&mut self) {
-        let default = DEFAULTS.iter().find(|(key, _)| *key == "capture_spool").map(|(_, text)| *text);
-        if self.texts("capture_spool").pop().is_some_and(|text| Some(text.text.trim()) != default) {
-            self.add_problem("capture_spool", "needs capture to name a bucket, as in s3://BUCKET/PREFIX");
-        }
     }
 
     /// Rejects capture settings without a capture, because they have no effect. Default values are allowed, as in a

@@ -9,7 +9,7 @@ use serde_json::Value;
 use streamgauge::trace_file::reader::TraceReader;
 use tempfile::TempDir;
 
-use crate::support::captured::{answer, run_without_capture, server, until};
+use crate::support::captured::{answer, run_with_variables, run_without_capture, server, until};
 use crate::support::client::chat;
 use crate::support::proxy::TestProxy;
 
@@ -173,6 +173,48 @@ fn an_hour_that_is_over_gets_a_manifest_of_its_files() {
 }
 
 #[test]
+fn what_the_spool_cannot_hold_any_longer_is_lost_counted_and_logged() {
+    let spool = TempDir::new().unwrap();
+    let upstream = server(answer(2));
+    // Nobody listens there, so every attempt fails.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let folder = TempDir::new().unwrap();
+    let rows = crate::support::captured::proxy(upstream.addr, folder.path(), &[]);
+    ask(&rows, 2);
+    drop(rows);
+    let bytes = fs::read(folder.path().join(&segments(folder.path())[0])).unwrap();
+    let count = (1_048_576 / bytes.len()) + 2;
+    for number in 0..count {
+        fs::write(spool.path().join(format!("{number:08}-20261121T101500Z.jsonl.zst")), &bytes).unwrap();
+    }
+    let flags = [
+        "--capture=s3://bucket/prefix".to_owned(),
+        format!("--capture-spool={}", spool.path().display()),
+        "--capture-keep-bytes=1M".to_owned(),
+    ];
+    let variables = [
+        ("AWS_ACCESS_KEY_ID", CANARY),
+        ("AWS_SECRET_ACCESS_KEY", CANARY),
+        ("AWS_ENDPOINT_URL", &*format!("http://{free}")),
+    ];
+    let flags: Vec<&str> = flags.iter().map(|flag| &**flag).collect();
+    let proxy = run_with_variables(upstream.addr, &flags, &variables);
+    let metric = |name: &str| -> u64 {
+        let page = proxy.page("/metrics");
+        let line = page.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {page}"));
+        line.split(' ').nth(1).unwrap().parse::<f64>().unwrap() as u64
+    };
+    let dropped = "streamgauge_capture_records_total{outcome=\"dropped\",reason=\"spool\"}";
+    until("segments are lost", || metric(dropped) > 0);
+    until("an attempt has failed", || metric("streamgauge_capture_uploads_total{outcome=\"failed\"}") > 0);
+    // Two requests for each segment that is gone.
+    until("every loss is counted", || metric(dropped) == 2 * (count - segments(spool.path()).len()) as u64);
+    assert!(proxy.log().contains("a segment is lost before its upload"), "{}", proxy.log());
+    let pages = [proxy.page("/config"), proxy.page("/metrics"), proxy.log()].concat();
+    assert!(pages.contains("s3://bucket/prefix") && !pages.contains(CANARY), "{pages}");
+}
+
+#[test]
 fn credentials_reach_no_log_no_page_and_no_error() {
     let with_user = format!("s3://AKIA:{CANARY}@bucket/prefix");
     for words in [
@@ -196,4 +238,8 @@ fn credentials_reach_no_log_no_page_and_no_error() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains(&format!("cannot connect to {free}")) && !said.contains(CANARY), "{said}");
+    let output = streamgauge(&["doctor", "--upstream=http://127.0.0.1:1", "--capture=s3://bucket/prefix"], &variables);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let finding = said.lines().find(|line| line.contains(" bucket ")).unwrap_or_else(|| panic!("{said}"));
+    assert!(finding.contains(&format!("cannot connect to {free}")) && !said.contains(CANARY), "{said}");
 }

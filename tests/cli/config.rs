@@ -66,7 +66,7 @@ const UPSTREAM: (&str, &str) = ("STREAMGAUGE_UPSTREAM", "http://127.0.0.1:8000")
 
 /// For every setting three values that differ from its default, in their effective form. `upstream` is https
 /// throughout, because certificates need it; `PEM` stands for a file that exists.
-const SAMPLES: [(&str, [&str; 3]); 56] = [
+const SAMPLES: [(&str, [&str; 3]); 57] = [
     ("listen", ["0.0.0.0:1", "0.0.0.0:2", "[::1]:3"]),
     ("admin", ["127.0.0.1:4", "127.0.0.2:5", "[::1]:6"]),
     ("admin_hosts", ["gauge", "a.example,*.svc", "*"]),
@@ -231,7 +231,8 @@ fn the_defaults_are_those_that_are_documented() {
         tail_keep: TailSampling::default(),
         trace_probes: false,
         capture: CaptureConfig {
-            folder: None,
+            target: None,
+            spool: "capture-spool".into(),
             flush: seconds(1),
             round: Gap::ZERO,
             tokenizer: None,
@@ -785,7 +786,7 @@ fn the_default_block_length_depends_on_its_unit() {
 #[test]
 fn the_digest_names_the_values_and_not_how_they_were_typed() {
     let digest = |flags: &[&str]| load("upstream: http://a", flags, &[]).unwrap().config.digest();
-    assert_eq!(digest(&["--workers=2"]), "b3573ccd40b0a4cb");
+    assert_eq!(digest(&["--workers=2"]), "39343b8edfa8b922");
     assert_eq!(digest(&["--workers=2", "--stall=1000ms"]), digest(&["--workers=2"]));
     assert_ne!(digest(&["--workers=2", "--stall=1001ms"]), digest(&["--workers=2"]));
 }

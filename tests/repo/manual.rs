@@ -32,11 +32,12 @@ const MANUAL: [&str; 17] = [
 ];
 
 /// Flags of other programs in commands of the manual.
-const OTHER_PROGRAMS_FLAGS: [&str; 25] = [
+const OTHER_PROGRAMS_FLAGS: [&str; 26] = [
     "--bench",
     "--bins",
     "--build",
     "--detach",
+    "--drill",
     "--enable-feature",
     "--file",
     "--isl-block-size",

@@ -97,10 +97,20 @@ pub fn run_without_capture(upstream: SocketAddr, more: &[&str]) -> RunningProxy 
     start(&format!("http://{upstream}"), &[], more)
 }
 
+/// A proxy with these arguments and variables of the environment.
+pub fn run_with_variables(upstream: SocketAddr, more: &[&str], variables: &[(&str, &str)]) -> RunningProxy {
+    start_with(&format!("http://{upstream}"), &[], more, variables)
+}
+
 fn start(upstream: &str, under: &[&str], more: &[&str]) -> RunningProxy {
+    start_with(upstream, under, more, &[])
+}
+
+fn start_with(upstream: &str, under: &[&str], more: &[&str], variables: &[(&str, &str)]) -> RunningProxy {
     let mut words = under.iter().copied().chain([env!("CARGO_BIN_EXE_streamgauge")]);
     let mut command = Command::new(words.next().unwrap());
     command.args(words).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command.envs(variables.iter().copied());
     command.args(["proxy", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0", "--workers=1"]);
     if !more.iter().any(|word| word.starts_with("--log-format")) {
         command.arg("--log-format=json");

@@ -65,6 +65,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         findings.extend(network::ports(&loaded.config));
         findings.push(runtime.block_on(network::upstream(&loaded.config)));
         findings.extend(runtime.block_on(network::collectors(&loaded.otlp)));
+        findings.extend(network::bucket(&loaded.config));
     }
     runtime.shutdown_background();
     let text = match args.json {

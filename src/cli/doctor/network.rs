@@ -19,6 +19,7 @@ use crate::net::dial::Dialer;
 use crate::net::io::{MaybeTlsStream, enable_rx_timestamps};
 use crate::net::tls::describe_error;
 use crate::proxy::{accept_foreign_addresses, upstream_tls};
+use crate::storage::{Bucket, StorageError};
 
 /// Tries for a time stamp: the kernel turns them on shortly after it was asked.
 const STAMP_TRIES: usize = 20;
@@ -154,4 +155,21 @@ pub(super) async fn collectors(otlp: &OtlpConfig) -> Vec<Finding> {
         findings.push(Finding::skipped(CHECK, "no OTLP endpoint is configured"));
     }
     findings
+}
+
+/// Whether the bucket of the capture answers, if there is one. Only lists, and writes nothing.
+pub(super) fn bucket(config: &ProxyConfig) -> Option<Finding> {
+    const CHECK: &str = "bucket";
+    let url = config.capture.bucket()?;
+    Some(match Bucket::open(url).and_then(|bucket| bucket.probe(url.key())) {
+        Ok(()) => Finding::ok(CHECK, format!("{url} answers, and its objects may be listed")),
+        Err(StorageError::Denied(_)) => Finding::warning(
+            CHECK,
+            format!("{url} answers, and its objects may not be listed"),
+            "none if the credentials may put and get objects; else allow it in the bucket's policy",
+        ),
+        Err(error) => {
+            Finding::problem(CHECK, format!("{url}: {error}"), "correct capture, or the credentials in the environment")
+        }
+    })
 }

@@ -307,6 +307,10 @@ catalog! {
         "Bytes that the capture has written.";
     CaptureQueue = Gauge, "streamgauge.capture.queue_depth", "{record}", &[],
         "Records that wait to be captured.";
+    CaptureUploads = Counter, "streamgauge.capture.uploads", "{upload}", &["outcome"],
+        "Attempts to upload a file of the capture to its bucket; what failed is repeated.";
+    CaptureSpool = Gauge, "streamgauge.capture.spool.size", "By", &[],
+        "Bytes of closed and open segments that the capture's bucket does not have yet.";
     ReplayLag = seconds(LAG, |_| false), "streamgauge.replay.schedule_lag", "s", &[],
         "How much later than planned requests of a run were sent.";
     ReplayRequests = Counter, "streamgauge.replay.requests", "{request}", &["outcome"],
