@@ -45,3 +45,4 @@ pub mod trace_file;
 
 pub mod memory;
 pub mod split;
+pub mod storage;
