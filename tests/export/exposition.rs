@@ -110,6 +110,8 @@ fn every_family_comes_from_the_catalog_and_counts() {
         Id::CaptureRecords,
         Id::CaptureSize,
         Id::CaptureQueue,
+        Id::CaptureUploads,
+        Id::CaptureSpool,
         Id::ReplayLag,
         Id::ReplayRequests,
         Id::ReplayPlanned,
