@@ -1,7 +1,7 @@
 //! The folder of a capture: creates, fills, closes and finally evicts segments.
 //!
 //! Segments are named `00000017-20261121T101500Z.jsonl.zst`: a number, which defines their order, and their start time.
-//! A segment is append-only, frame by frame. It is closed at [`MAX_SEGMENT_BYTES`] or [`MAX_SEGMENT_AGE`], or at an
+//! A segment is append-only, frame by frame. It is closed at `MAX_SEGMENT_BYTES` or `MAX_SEGMENT_AGE`, or at an
 //! eighth of the retention limit if that is less, because only whole segments are evicted. A failed write also closes
 //! it, because its end may be torn. If an operator deletes the open segment, it is closed too, because bytes written to
 //! a deleted file are lost. If the folder is deleted, the next segment creates it again. Retention measures age by the

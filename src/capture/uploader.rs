@@ -185,7 +185,7 @@ impl UploadThread {
     }
 
     /// Uploads every closed segment, oldest first, then the manifests of hours that are over.
-    fn upload_closed(&mut self) -> Result<(), UploadError> {
+    fn upload_closed(&self) -> Result<(), UploadError> {
         for segment in segments(&self.spool)? {
             self.upload(&segment)?;
         }

@@ -24,7 +24,8 @@ pub enum CaptureStartError {
     Tokenizer(#[from] TokenizerError),
 }
 
-/// Starts the capture if one is configured. `instance` names this process in a bucket. A `successor` writes beside the process that it replaces.
+/// Starts the capture if one is configured. `instance` names this process in a bucket. A `successor` writes beside the
+/// process that it replaces.
 ///
 /// # Errors
 /// Returns an error if the folder, its key or the tokenizer is unusable.

@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn many_values_have_the_ranks_of_a_sorted_list() {
         // A fixed sequence over all sizes; a third of it shares its upper bits, and a part of that is one value.
-        let close = |n: u64| 20_000_000 + if n % 2 == 0 { n % 40_000 } else { 7 };
+        let close = |n: u64| 20_000_000 + if n.is_multiple_of(2) { n % 40_000 } else { 7 };
         let far = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (27 + n % 30);
         let values = || (0..300_000u64).map(|n| if n % 3 == 0 { close(n / 3) } else { far(n) });
         let mut expected: Vec<u64> = values().collect();

@@ -15,7 +15,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use streamgauge::capture::recorder::CaptureRecorder;
 use streamgauge::capture::stats::RecordOutcome;
 use streamgauge::clock::Clock;
-use streamgauge::config::{CaptureConfig as Config, CaptureFormat, SessionKey};
+use streamgauge::config::{CaptureConfig as Config, CaptureFormat, CaptureTarget, SessionKey};
 use streamgauge::measure::dialect;
 use streamgauge::measure::observer::{ResponseHead, StreamObserver};
 use streamgauge::measure::record::{Ending, RequestRecord, StampSource};
@@ -93,7 +93,8 @@ fn cpu(who: UsageWho) -> f64 {
 
 fn capture(folder: &Path, tokenizer: Option<PathBuf>) -> CaptureRecorder {
     let config = Config {
-        folder: Some(folder.to_owned()),
+        target: Some(CaptureTarget::Folder(folder.to_owned())),
+        spool: PathBuf::new(),
         flush: Gap::from_millis(100),
         round: Gap::ZERO,
         block: if tokenizer.is_some() { 16 } else { 512 },
@@ -107,7 +108,7 @@ fn capture(folder: &Path, tokenizer: Option<PathBuf>) -> CaptureRecorder {
         keep_bytes: 1 << 30,
         keep_age: Gap::from_millis(3_600_000),
     };
-    capture_hook::start(&config, Clock::Monotonic, false).unwrap().unwrap()
+    capture_hook::start(&config, "bench", Clock::Monotonic, false).unwrap().unwrap()
 }
 
 /// Hands the requests over, and waits until they are written.

@@ -133,7 +133,8 @@ fn refused(proxy: &TestProxy, reason: &str) -> f64 {
 /// Runs a test where the system permits it; else says why not, past the harness that keeps what passing tests print.
 fn where_permitted(test: &str, body: impl FnOnce() -> Result<(), String>) {
     if let Err(reason) = body() {
-        writeln!(std::io::stderr(), "SKIPPED transparent::{test}: {reason}").unwrap();
+        let mut log = std::io::stderr();
+        writeln!(log, "SKIPPED transparent::{test}: {reason}").unwrap();
     }
 }
 

@@ -112,8 +112,16 @@ fn promtool_finds_no_fault_and_every_family_of_the_catalog_is_there() {
     let families: BTreeSet<&str> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     // A proxy sends nothing by itself: the instruments of a run are for tests/replay/live_metrics.rs.
-    // Without TLS there is no certificate, and no SLO here reads limits from a header.
-    let others = ["streamgauge.replay.", "streamgauge.tls.", "streamgauge.slo.invalid_limits"];
+    // Without TLS there is no certificate, no SLO here reads limits from a header, no connection is redirected, and the
+    // capture has no bucket.
+    let others = [
+        "streamgauge.replay.",
+        "streamgauge.tls.",
+        "streamgauge.slo.invalid_limits",
+        "streamgauge.proxy.refused_connections",
+        "streamgauge.capture.uploads",
+        "streamgauge.capture.spool.",
+    ];
     let of_proxy = |id: &Id| !others.iter().any(|begin| id.instrument().name.starts_with(begin));
     let frozen = Id::all().filter(|id| id.instrument().is_in(Convention::Frozen)).filter(of_proxy).count();
     assert_eq!(families.len(), frozen, "{families:?}");
