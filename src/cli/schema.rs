@@ -51,7 +51,7 @@ struct JsonDocument {
 }
 
 /// All kinds, in the order of the verbs.
-const DOCUMENTS: [JsonDocument; 22] = [
+const DOCUMENTS: [JsonDocument; 23] = [
     document::<demo::DemoSummary<'static>>("demo", "`demo --json`"),
     document::<Inspection>("inspect", "`inspect --json`"),
     JsonDocument {
@@ -78,6 +78,7 @@ const DOCUMENTS: [JsonDocument; 22] = [
     document::<admin::state::StateResponse<'static>>("api-state", "`/api/state` of the admin port"),
     document::<admin::live::LiveEvent<'static>>("api-live", "an event of `/api/live`"),
     document::<admin::history::HistoryResponse<'static>>("api-history", "`/api/history`"),
+    document::<admin::requests::RequestsResponse>("api-requests", "`/api/requests`"),
 ];
 
 const fn document<T: JsonSchema>(name: &'static str, source: &'static str) -> JsonDocument {

@@ -7,10 +7,11 @@
 //! `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` override what is detected. Pods pass their Kubernetes attributes
 //! there. The command line is never an attribute, because a URL in it may hold a token.
 
+use std::collections::BTreeMap;
 use std::env::consts;
 use std::{fs, process};
 
-use opentelemetry::KeyValue;
+use opentelemetry::{Key, KeyValue};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::resource::ResourceDetector;
 use rand::Rng;
@@ -23,6 +24,10 @@ pub(super) fn resource(configured: &[(String, String)]) -> Resource {
         .with_attributes(configured)
         .build()
 }
+
+/// Attributes that the live page shows.
+const INSTANCE_ATTRIBUTES: [&str; 6] =
+    ["service.name", "service.instance.id", "host.name", "k8s.namespace.name", "k8s.pod.name", "k8s.node.name"];
 
 /// Longest name of an instance; a key in object storage has at most 1,024 bytes.
 const MAX_INSTANCE_CHARS: usize = 128;
@@ -87,6 +92,12 @@ pub fn instance_name(configured: &[(String, String)]) -> String {
     if name.trim_matches('.').is_empty() { "unnamed".to_owned() } else { name }
 }
 
+/// Returns the attributes of a resource that tell this instance from others to a person.
+pub(super) fn instance(resource: &Resource) -> BTreeMap<&'static str, String> {
+    let known = |name| Some((name, resource.get(&Key::new(name))?.to_string()));
+    INSTANCE_ATTRIBUTES.into_iter().filter_map(known).collect()
+}
+
 /// Generates a version 4 UUID (RFC 9562, section 5.4).
 fn random_uuid(random: &mut impl Rng) -> String {
     let mut bytes = [0; 16];
@@ -98,7 +109,7 @@ fn random_uuid(random: &mut impl Rng) -> String {
 
 #[cfg(test)]
 mod tests {
-    use opentelemetry::{Key, Value};
+    use opentelemetry::Value;
 
     use super::*;
 
@@ -135,5 +146,8 @@ mod tests {
         for key in configured {
             assert_eq!(text(&resource, key), "given", "{key}");
         }
+        let shown = instance(&resource);
+        let names = ["host.name", "k8s.pod.name", "service.instance.id", "service.name"];
+        assert_eq!(shown.into_iter().collect::<Vec<_>>(), names.map(|name| (name, "given".to_owned())));
     }
 }

@@ -1,20 +1,21 @@
 // The live page in a real browser, with real requests behind it; then the pages of reports.
 //
-//     node tests/browser/check.mjs PROGRAM [FOLDER]
+//     node tests/browser/check.mjs PROGRAM [FOLDER [PART OF A CHECK'S NAME]]
 //
-// Each check waits for what it wants to see; FOLDER gets pictures of three sizes, light and dark. tests/browser/run calls it.
+// Each check waits for what it wants to see; FOLDER gets pictures of four sizes, light and dark. tests/browser/run calls it.
 
 import assert from "node:assert/strict";
 import { mkdir } from "node:fs/promises";
 
+import { checks as liveChecks } from "./live.mjs";
 import { checks as reportChecks } from "./reports.mjs";
 import * as stage from "./stage.mjs";
 
 const HOSTILE = '<img src=x onerror="document.title=1">&=+ü';
-const SIZES = { phone: [360, 800], tablet: [820, 1180], desktop: [1440, 900] };
+const SIZES = { phone: [360, 800], "large-phone": [375, 812], tablet: [820, 1180], desktop: [1440, 900] };
 const PATIENCE_MS = 20_000;
 
-const [program, folder] = process.argv.slice(2);
+const [program, folder, only = ""] = process.argv.slice(2);
 const wrong = [];
 
 // A page of its own, whose every fault is noted.
@@ -42,8 +43,8 @@ const until = (page, what, argument) => page.waitForFunction(what, argument, { p
 const cells = (page, table, row) =>
   page.locator(`#${table} tbody tr`, { has: page.locator("th", { hasText: row }) }).first().locator("td").allTextContents();
 
-// A number of the page: `1,234`, `98.5 %`.
-const value = (text) => Number(text.replace(/[,% ]/g, ""));
+// A number of the page: `1,234`, `98.5 %`, `12.3 ▲, over a limit`.
+const value = (text) => Number(text.match(/[\d,.]*\d/)[0].replaceAll(",", ""));
 
 const checks = {
   async "a quarter of an hour with little traffic is drawn without stripes"() {
@@ -97,7 +98,7 @@ const checks = {
     }
     const [met, , , target] = await cells(page, "slos", "chat");
     const [strict, , , missed] = await cells(page, "slos", "strict");
-    assert.deepEqual([met, strict, target, missed], ["100 %", "0 %", "99 %", "below 99 %"]);
+    assert.deepEqual([met, strict, target, missed], ["100 %", "0 % ▲, below the target of 99 %", "99 %", "99 %"]);
   },
 
   async "open streams are shown by phase, and for their model alone"({ browser, admin, address, model }) {
@@ -126,11 +127,15 @@ const checks = {
 
   async "a server that answers 503 is failing, and the page says by whose fault"({ browser, admin, address, model }) {
     const page = await visit(browser, admin);
+    const { seconds } = await (await fetch(`http://${admin}/api/history`)).json();
+    const before = seconds.reduce((sum, { figures }) => sum + (figures?.responses?.["5xx"] ?? 0), 0);
     for (let i = 0; i < 7; i++) await stage.ask(address, model, { fault: "status=503" });
     await until(page, () => document.getElementById("connection").textContent === "Failing");
     assert.match(await page.locator("#upstream-fails").textContent(), /^Upstream fails: .* answers 5xx/);
     // The page may have asked between two of the requests.
-    await until(page, () => [...document.querySelectorAll("#responses tbody tr")].some((row) => row.cells[0].textContent.includes("5xx") && row.cells[2].textContent === "7"));
+    for (const name of ["5xx", "failed, 5xx: upstream"]) {
+      await until(page, ([name, count]) => [...document.querySelectorAll("#responses tbody tr")].some((row) => row.cells[0].textContent === name && row.cells[2].textContent === String(count)), [name, before + 7]);
+    }
     assert.equal(await page.locator("#proxy-fails").count(), 0);
     await until(page, () => document.getElementById("connection").textContent === "Live");
     assert.equal(await page.locator("#upstream-fails").count(), 0);
@@ -144,17 +149,22 @@ const checks = {
   async "everything can be reached and used with the keyboard"({ browser, admin }) {
     const page = await visit(browser, admin);
     const order = [];
-    for (let i = 0; i < 20; i++) {
+    for (let i = 0; i < 60; i++) {
       await page.keyboard.press("Tab");
       const at = await page.evaluate(() => {
         const { activeElement: at } = document;
-        return at === document.body ? null : { name: at.id || at.textContent, outline: getComputedStyle(at).outlineStyle };
+        if (at === document.body) return null;
+        const name = at.id || (at.closest("table") ? `a name in ${at.closest("table").id}` : at.textContent && !at.classList.contains("scroll") ? at.textContent : at.getAttribute("aria-labelledby"));
+        return { name, outline: getComputedStyle(at).outlineStyle };
       });
       if (!at) break;
       assert.notEqual(at.outline, "none", `${at.name} shows that it has the focus`);
-      order.push(at.name);
+      if (order.at(-1) !== at.name) order.push(at.name);
     }
-    assert.deepEqual(order, ["Skip to the figures", "model", "moment", "metrics", "readiness", "the last requests"]);
+    const expected = ["Skip to the figures", "model", "slo", "range", "zoom-in", "zoom-out", "moment", "models-title", "a name in models",
+      "find", "of-route", "of-outcome", "hold", "requests-title", "a name in requests", "Settings in force, without secrets", "metrics", "readiness", "the last requests"];
+    // Models that were not active in the last ten seconds have no row.
+    assert.deepEqual(order, expected.filter((name) => name !== "a name in models" || order.includes(name)));
     await page.locator("#moment").focus();
     for (let i = 0; i < 3; i++) await page.keyboard.press("ArrowLeft");
     await until(page, () => /, [0-9]+ s ago$/.test(document.getElementById("moment").getAttribute("aria-valuetext")));
@@ -174,7 +184,7 @@ const checks = {
       lang: document.documentElement.lang,
     }));
     assert.deepEqual(found.landmarks, [1, 1, 1]);
-    assert.match(found.headings, /^H1 H2 H2( H3){7}$/);
+    assert.match(found.headings, /^H1 H2 H2( H3){8} H2 H2 H3 H2$/);
     assert.ok(found.captions && found.charts && found.lang === "en");
     assert.deepEqual(found.live, ["banners"]);
     const told = await page.evaluate(async () => {
@@ -192,12 +202,13 @@ const checks = {
       for (const scheme of ["light", "dark"]) {
         const page = await visit(browser, admin, { size, scheme });
         await until(page, () => document.querySelectorAll("#latency tbody tr").length === 3);
+        await page.locator("#requests tbody button").first().click();
         const wide = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth, getComputedStyle(document.body).backgroundColor]);
         assert.ok(wide[0] <= wide[1], `${name}: ${wide[0]} > ${wide[1]}`);
         const light = value(wide[2].match(/\d+/)[0]) > 128;
         assert.equal(light, scheme === "light", `${name} ${scheme}: ${wide[2]}`);
         const charts = await page.locator(".plot canvas").evaluateAll((all) => all.filter((one) => one.clientWidth > 150).length);
-        assert.equal(charts, 7);
+        assert.equal(charts, 8);
         if (folder) await page.screenshot({ path: `${folder}/${name}-${scheme}.png`, fullPage: true });
         await page.context().close();
       }
@@ -249,17 +260,18 @@ const checks = {
 };
 
 async function main() {
-  if (!program) throw new Error("usage: node tests/browser/check.mjs PROGRAM [FOLDER]");
+  if (!program) throw new Error("usage: node tests/browser/check.mjs PROGRAM [FOLDER [PART OF A CHECK'S NAME]]");
   if (folder) await mkdir(folder, { recursive: true });
   const model = "sim-chat";
   const upstream = await stage.simulator(program, [model, HOSTILE]);
   const proxy = await stage.proxy(program, upstream.address);
-  const scene = { program, wrong, upstream, proxy, model, admin: proxy.admin, address: proxy.address, browser: await stage.open() };
+  const scene = { program, wrong, upstream, proxy, model, other: HOSTILE, admin: proxy.admin, address: proxy.address, browser: await stage.open() };
   // What was before the page is opened.
   const asked = [0, 1, 2, 3, 4, 5].map((i) => stage.ask(proxy.address, i % 3 ? model : HOSTILE, { fault: i === 1 ? "error@5" : "" }));
   await Promise.all(asked);
   let failed = 0;
-  for (const [name, check] of Object.entries({ ...checks, ...reportChecks })) {
+  for (const [name, check] of Object.entries({ ...liveChecks(visit), ...checks, ...reportChecks })) {
+    if (!name.includes(only)) continue;
     const began = performance.now();
     wrong.length = 0;
     let outcome = "ok";

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde_json::Value;
+use streamgauge::export::admin::requests::RequestsResponse;
 use streamgauge::export::registry::catalog::{TABLE, attribute};
 use streamgauge::trace_file::row;
 
@@ -100,9 +101,19 @@ fn every_attribute_of_a_span_is_on_the_page() {
 }
 
 #[test]
+fn every_field_of_a_recent_request_is_on_the_page() {
+    let schema = schemars::SchemaGenerator::default().into_root_schema_for::<RequestsResponse>().to_value();
+    let mut written = BTreeSet::new();
+    properties(&schema, &schema, "", &mut written);
+    let requests = written.iter().filter_map(|name| name.strip_prefix("requests.").map(str::to_owned)).collect();
+    assert!(written.contains("requests.phases_ms.first_token"), "{written:?}");
+    assert_same(&listed("Recent requests", "field"), &requests, "fields of a recent request");
+}
+
+#[test]
 fn every_field_of_the_access_log_is_on_the_page() {
-    let state = read("src/export/control/state.rs");
-    let (_, event) = state.split_once("target: ACCESS_LOG_TARGET,").unwrap();
+    let requests = read("src/export/control/recent_requests.rs");
+    let (_, event) = requests.split_once("target: ACCESS_LOG_TARGET,").unwrap();
     let (event, _) = event.split_once("\"request\"").unwrap();
     let lines = event.lines().map(str::trim).filter(|line| !line.starts_with("//"));
     let written = lines.filter_map(|line| line.split_once(" = ")).map(|(name, _)| name.to_owned()).collect();

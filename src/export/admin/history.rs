@@ -3,8 +3,8 @@
 //! `/api/history` covers all models and `/api/history?model=NAME` one of them (percent-encoded). `&after=CURSOR`
 //! returns only seconds after an earlier reply's `next`. A reader that polls once a second gets one second each time,
 //! and after a pause it gets all that it missed. A cursor that is too old, or from another process, returns everything.
-//! `&seconds=N` returns the last `N` seconds at most, and `&by_model=true` adds `"by_model": {"tiny": F}` to each second,
-//! with the active models of that second.
+//! `&seconds=N` returns the last `N` seconds at most, `&until=UNIX_MS` those that had ended by then, and `&by_model=true` adds
+//! `"by_model": {"tiny": F}` to each second, with the active models of that second.
 //!
 //! ```json
 //! {
@@ -16,6 +16,9 @@
 //!   },
 //!   "models": ["small", "tiny"], "models_left_out": 0,
 //!   "slos": {"interactive": "interactive: ttft<=500ms"}, "slo_targets": {"interactive": 0.99},
+//!   "slo_limits": {"interactive": [{"metric": "ttft", "percentile": null, "limit_ms": 500.0}]},
+//!   "instance": {"service.instance.id": "8f0e…", "host.name": "node-1"},
+//!   "config_digest": "…", "started_unix_ms": 1750000000000,
 //!   "seconds": [{"unix_ms": 1750000912001, "length_ms": 1000, "figures": F}]
 //! }
 //! ```
@@ -23,13 +26,15 @@
 //! ```json
 //! F = {
 //!   "open": [3, 1, 2], "requests": 4, "tokens": 310, "ttft": D, "itl": D, "tpot": D,
-//!   "ended": {"done": 4}, "responses": {"2xx": 3, "5xx": 1}, "failures": {"upstream": 1}, "slos": {"interactive": [3, 1, 0, 280]}
+//!   "ended": {"done": 4}, "responses": {"2xx": 3, "5xx": 1}, "failures": {"upstream": 1}, "errors": {"5xx upstream": 1},
+//!   "slos": {"interactive": [3, 1, 0, 280]}
 //! }
 //! ```
 //! `open` counts requests, streams that wait for a first token, and streams that have one, at the second's end. The
 //! four numbers of an SLO are: requests that met it, requests that missed it, excluded requests, and output tokens of
 //! those that met it. `responses` counts requests by status class and `failures` by the party at fault (`upstream`,
-//! `proxy`, `client`); for all models together both include plain HTTP. D is a
+//! `proxy`, `client`); `errors` counts these by both. For all models together they include plain HTTP. `slo_limits` has the
+//! fixed limits of the SLOs that judge the asked model; `percentile` is that of an inter-token latency. D is a
 //! [`SparseHistogram`](crate::export::control::live_view::history_point::SparseHistogram) in seconds. Requests count when they
 //! end; tokens and gaps count when they arrive.
 //!
@@ -60,10 +65,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
+use super::cursor::Cursor;
 use crate::config::otlp::percent_decode;
 use crate::export::control::live_view::LiveSnapshot;
 use crate::export::control::live_view::history_point::HistoryPoint;
 use crate::export::control::run_status;
+use crate::export::control::slo_limit::SloLimit;
 use crate::export::control::state::ControlState;
 use crate::export::registry::gauges::UpstreamHealth;
 
@@ -106,9 +113,11 @@ struct HistoryEntry {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct HistoryQuery {
     model: Option<String>,
-    after: Option<(u64, u64)>,
+    after: Option<Cursor>,
     /// Number of seconds at most.
     seconds: Option<u64>,
+    /// Milliseconds since 1970 of the end of the last second.
+    until: Option<u64>,
     by_model: bool,
 }
 
@@ -121,10 +130,8 @@ impl HistoryQuery {
                 "model" => asked.model = percent_decode(value),
                 "seconds" => asked.seconds = value.parse().ok(),
                 "by_model" => asked.by_model = value == "true",
-                "after" => {
-                    asked.after =
-                        value.split_once('-').and_then(|(run, at)| Some((run.parse().ok()?, at.parse().ok()?)))
-                }
+                "until" => asked.until = value.parse().ok(),
+                "after" => asked.after = Cursor::parse(value),
                 _ => {}
             }
         }
@@ -148,14 +155,15 @@ impl HistoryLog {
         let mut kept = self.lock();
         kept.set_upstream(telemetry.gauges.upstream(), now_unix_ms);
         let end = kept.first + kept.seconds.len() as u64;
-        let after = asked.after.filter(|(of, at)| *of == run && (kept.first..=end).contains(at)).map(|(_, at)| at);
+        let after = asked.after.and_then(|after| after.of_run(run)).filter(|at| (kept.first..=end).contains(at));
         let whole = after.is_none();
-        let last = asked.seconds.map_or(kept.first, |seconds| end.saturating_sub(seconds));
-        let from = after.unwrap_or(kept.first).max(last);
-        let seconds = kept.seconds.iter().skip((from - kept.first) as usize);
+        let last = kept.number_until(asked.until);
+        let first = asked.seconds.map_or(kept.first, |seconds| last.saturating_sub(seconds));
+        let from = after.unwrap_or(kept.first).max(first).min(last);
+        let seconds = kept.seconds.iter().take((last - kept.first) as usize).skip((from - kept.first) as usize);
         let told = HistoryResponse {
             run,
-            next: format!("{run}-{end}"),
+            next: Cursor { run, at: end }.to_string(),
             whole,
             now_unix_ms,
             version: env!("CARGO_PKG_VERSION"),
@@ -172,6 +180,10 @@ impl HistoryLog {
             models_left_out: kept.models_left_out,
             slos,
             slo_targets: telemetry.slo_targets(),
+            slo_limits: telemetry.slo_limits(asked.model.as_deref()),
+            instance: telemetry.instance(),
+            config_digest: telemetry.config_digest(),
+            started_unix_ms: run,
             seconds: seconds
                 .map(|second| SecondRow {
                     unix_ms: second.unix_ms,
@@ -195,6 +207,12 @@ impl HistoryStore {
         if self.upstream.is_none_or(|(known, _)| known != state) {
             self.upstream = Some((state, unix_ms));
         }
+    }
+
+    /// Returns the number after that of the last second that ended at `unix_ms` or before; of all seconds without it.
+    fn number_until(&self, unix_ms: Option<u64>) -> u64 {
+        let ended = |until| self.seconds.partition_point(|second| second.unix_ms <= until);
+        self.first + unix_ms.map_or(self.seconds.len(), ended) as u64
     }
 
     fn add(&mut self, now: &LiveSnapshot, before: &LiveSnapshot, unix_ms: u64) {
@@ -275,6 +293,10 @@ pub struct HistoryResponse<'a> {
     models_left_out: usize,
     slos: BTreeMap<String, String>,
     slo_targets: BTreeMap<String, f64>,
+    slo_limits: BTreeMap<String, Vec<SloLimit>>,
+    instance: &'a BTreeMap<&'static str, String>,
+    config_digest: String,
+    started_unix_ms: u64,
     seconds: Vec<SecondRow<'a>>,
 }
 
@@ -370,8 +392,11 @@ mod tests {
     fn what_a_reader_asks_is_read_and_nonsense_is_ignored() {
         let asked = |query| HistoryQuery::parse(query);
         assert_eq!(asked(""), HistoryQuery::default());
-        let expected =
-            HistoryQuery { model: Some("<b>&=ü/x".to_owned()), after: Some((17, 4)), ..HistoryQuery::default() };
+        let expected = HistoryQuery {
+            model: Some("<b>&=ü/x".to_owned()),
+            after: Cursor::parse("17-4"),
+            ..HistoryQuery::default()
+        };
         assert_eq!(asked("after=17-4&model=%3Cb%3E%26%3D%C3%BC/x&other"), expected);
         for nonsense in
             ["after=17", "after=x-4", "after=-", "after=99999999999999999999-1", "model=%", "model=%ff&after=1"]

@@ -7,6 +7,7 @@
 //! | `/livez` | 200 while the process responds |
 //! | `/readyz` | 200 while the proxy accepts requests and its upstream is reachable, else 503 with the reason |
 //! | `/api/state` | one JSON object: version, open requests, recent requests; see [`state`] |
+//! | `/api/requests` | the last 500 requests, by ids and times; see [`requests`] |
 //! | `/api/live` | server-sent events, one JSON object a second; see [`live`] |
 //! | `/api/history` | the last 15 minutes in steps of one second; see [`history`] |
 //! | `/config`, `/log-level` | the configuration in force, and the log level, which can be changed; see `log_level` |
@@ -27,11 +28,13 @@
 
 pub mod access;
 mod body;
+mod cursor;
 pub mod history;
 mod host;
 pub mod live;
 mod log_level;
 pub mod page;
+pub mod requests;
 mod routes;
 pub mod state;
 

@@ -14,18 +14,20 @@ use super::body::{AdminBody, JSON, json_reply, reply};
 use super::history::HistoryQuery;
 use super::log_level::{log_level, put_log_level};
 use super::page::{self, Asset};
+use super::requests::RequestsResponse;
 use super::state::StateResponse;
 use super::{AdminConnection, AdminServer};
 use crate::export::prometheus::negotiate;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-const PATHS: [(&str, &str); 9] = [
+const PATHS: [(&str, &str); 10] = [
     ("/", "the live page, in a browser; elsewhere this list"),
     ("/metrics", "metrics, for Prometheus"),
     ("/livez", "200 while the process turns"),
     ("/readyz", "200 while requests are taken and the upstream can be reached"),
     ("/api/state", "what is going on, and the last requests"),
+    ("/api/requests", "the last 500 requests, by ids and times"),
     ("/api/live", "rates and latencies, once a second"),
     ("/api/history", "the last quarter of an hour, second by second"),
     ("/config", "the configuration in force, without secrets"),
@@ -71,6 +73,10 @@ impl AdminServer {
                 }
             },
             "/api/state" => json_reply(StatusCode::OK, &StateResponse::of(&self.telemetry, self.upstream())),
+            "/api/requests" => {
+                let query = request.uri().query().unwrap_or_default();
+                json_reply(StatusCode::OK, &RequestsResponse::of(&self.telemetry, query))
+            }
             "/api/live" if is_head => reply(StatusCode::OK, "text/event-stream", ""),
             "/api/live" => self.live(seat),
             "/api/history" => {
@@ -108,7 +114,7 @@ impl AdminServer {
     }
 
     fn index(&self) -> String {
-        let lines: String = self.paths().map(|(path, about)| format!("{path:<12} {about}\n")).collect();
+        let lines: String = self.paths().map(|(path, about)| format!("{path:<13} {about}\n")).collect();
         format!("Streamgauge {}\n\n{lines}", env!("CARGO_PKG_VERSION"))
     }
 

@@ -157,8 +157,18 @@ async fn a_page_of_somebody_elses_name_reads_nothing_and_no_reply_is_sniffed() {
             .send(&format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\naccept: text/html\r\n\r\n"))
             .await
     };
-    let paths =
-        ["/", "/metrics", "/livez", "/readyz", "/api/state", "/api/live", "/api/history", "/page/page.js", "/no"];
+    let paths = [
+        "/",
+        "/metrics",
+        "/livez",
+        "/readyz",
+        "/api/state",
+        "/api/requests",
+        "/api/live",
+        "/api/history",
+        "/page/page.js",
+        "/no",
+    ];
     for path in paths {
         let refused = asked(path, "evil.example:9464").await;
         assert_eq!(refused.status, 421, "{path}");
@@ -217,12 +227,39 @@ async fn the_state_tells_the_last_requests_without_what_was_said() {
     let mut second = recent[1].clone();
     second.as_object_mut().unwrap().remove("ended_unix_ms");
     let expected = serde_json::json!({
-        "model": "tiny", "route": "/v1/chat/completions", "status": 200, "outcome": "success", "local_reply": false,
-        "fault": null, "ttft_ms": 200.0,
-        "duration_ms": 305.0, "output_tokens": 6, "output_tokens_from": "usage",
+        "trace_id": null, "response_id": "chatcmpl-1", "model": "tiny", "route": "/v1/chat/completions", "status": 200,
+        "outcome": "success", "local_reply": false, "fault": null, "missed_slos": [], "ttft_ms": 200.0, "tpot_ms": 20.0,
+        "longest_gap_ms": 40.0, "duration_ms": 305.0,
+        "phases_ms": {"sent": 1.0, "head": 150.0, "first_token": 200.0, "first_output": 200.0, "last_token": 300.0},
+        "input_tokens": 100, "cached_tokens": 64, "output_tokens": 6, "output_tokens_from": "usage",
         "malformed_events": 0, "unread": null, "request_unread": null, "write_blocked_ms": 0.0,
     });
     assert_eq!(second, expected);
+}
+
+#[tokio::test]
+async fn a_reader_of_requests_gets_each_once_with_the_slos_that_it_missed() {
+    let slos = crate::measure::slo::Slos::new(vec!["fast: ttft<=100ms".parse().unwrap()]).unwrap();
+    let plane = start(RuntimeSettings::default()).await;
+    let first = RequestRecord { slos: slos.into(), response_id: Some("a\u{200b}".into()), ..record() };
+    plane.reporter.finished(first.into());
+    let all = plane.get("/api/requests", "").await.json();
+    let ids = |told: &Value| -> Vec<String> {
+        let requests = told["requests"].as_array().unwrap().iter();
+        requests.map(|request| request["response_id"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!((ids(&all), all["whole"].as_bool()), (vec![r"a\u{200b}".to_owned()], Some(true)));
+    assert_eq!(all["requests"][0]["missed_slos"], serde_json::json!(["fast"]));
+    (0..2).for_each(|_| plane.reporter.finished(record().into()));
+    let next = all["next"].as_str().unwrap();
+    let new = plane.get(&format!("/api/requests?after={next}"), "").await.json();
+    assert_eq!((ids(&new), new["whole"].as_bool()), (vec!["chatcmpl-1".to_owned(); 2], Some(false)));
+    let next = new["next"].as_str().unwrap();
+    assert_eq!(ids(&plane.get(&format!("/api/requests?after={next}"), "").await.json()), [""; 0]);
+    for useless in ["1-1", "x", ""] {
+        let told = plane.get(&format!("/api/requests?after={useless}"), "").await.json();
+        assert_eq!((ids(&told).len(), told["whole"].as_bool()), (3, Some(true)), "{useless}");
+    }
 }
 
 /// Waits until the history contains this many requests, and returns the whole history.
@@ -366,7 +403,10 @@ async fn a_part_of_the_page_that_the_browser_has_is_not_sent_again() {
 
 #[tokio::test]
 async fn the_history_has_what_was_before_anybody_asked_and_then_only_what_is_new() {
-    let plane = start_before(RuntimeSettings::default(), Some("http://127.0.0.1:9")).await;
+    let slos = crate::measure::slo::Slos::new(vec!["fast[model=tiny]: ttft<=300ms".parse().unwrap()]).unwrap();
+    let aggregate = aggregate::AggregateSettings { slos: slos.into(), ..aggregate::AggregateSettings::default() };
+    let plane =
+        start_before(RuntimeSettings { aggregate, ..RuntimeSettings::default() }, Some("http://127.0.0.1:9")).await;
     plane.gauges.set_ready(true);
     plane.gauges.set_upstream(Err("refused".to_owned()));
     let mut open = plane.gauges.add_thread().request("POST");
@@ -420,6 +460,21 @@ async fn the_history_has_what_was_before_anybody_asked_and_then_only_what_is_new
     }
     let stranger = history("?model=nobody").await;
     assert!(seconds(&stranger).iter().all(|second| second["figures"].is_null()));
+    // The last two seconds, and those that had ended by then.
+    let times =
+        |told: &Value| -> Vec<u64> { seconds(told).iter().map(|second| second["unix_ms"].as_u64().unwrap()).collect() };
+    let all = times(&history("").await);
+    let until = all[all.len() - 1];
+    assert_eq!(times(&history(&format!("?seconds=1&until={until}")).await), [until]);
+    assert_eq!(times(&history(&format!("?until={}", all[0])).await), [all[0]]);
+    assert_eq!(times(&history("?seconds=2&until=1").await), [0; 0]);
+    let told = history("?seconds=1").await;
+    assert_eq!(
+        told["slo_limits"]["fast"],
+        serde_json::json!([{"metric": "ttft", "percentile": null, "limit_ms": 300.0}])
+    );
+    assert_eq!(history("?model=huge").await["slo_limits"], serde_json::json!({}), "it judges another model");
+    assert_eq!(told["instance"]["service.instance.id"].as_str().map(str::len), Some(36));
     let zipped = plane.get("/api/history", "accept-encoding: gzip\r\n").await;
     assert!(zipped.head.contains("content-encoding: gzip\r\n"));
     assert_eq!(serde_json::from_slice::<Value>(&unpacked(&zipped.body)).unwrap()["run"], told["run"]);
@@ -469,7 +524,7 @@ async fn only_reading_is_allowed_and_unknown_paths_are_told() {
     assert_eq!((unknown.status, unknown.json()["error"].as_str()), (404, Some("no such path")));
     let index = plane.get("/", "").await;
     let index = String::from_utf8(index.body).unwrap();
-    assert!(index.contains("\n/metrics     metrics, for Prometheus\n"));
+    assert!(index.contains("\n/metrics      metrics, for Prometheus\n"));
     let paths = unknown.json()["paths"].to_string();
     for path in ["/config", "/log-level"] {
         assert!(!index.contains(path) && !paths.contains(path), "a process without control does not serve {path}");

@@ -1,16 +1,16 @@
 //! State of the control runtime: aggregated reports and all data that is read with them.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use opentelemetry::Context;
-use opentelemetry::trace::TraceContextExt as _;
 use tokio::task::spawn_blocking;
 
 use super::live_view::{InFlight, LiveSnapshot, OpenStreams};
 use super::process_control::ProcessControl;
 use super::queue::{DRAIN_INTERVAL, QueuedReport, ReportReceiver};
+use super::recent_requests::{RecentRequest, RecentRequests, RecentSince};
 use super::run_status;
+use super::slo_limit::SloLimit;
 use crate::capture::recorder::CaptureRecorder;
 use crate::clock::Clock;
 use crate::config::TailSampling;
@@ -21,20 +21,12 @@ use crate::export::registry::aggregate::Aggregate;
 use crate::export::registry::catalog::Id;
 use crate::export::registry::drops::Drops;
 use crate::export::registry::gauges::Gauges;
-use crate::export::registry::models::escape_invisible;
 use crate::export::registry::process::{self, DescriptorUsage};
 use crate::export::registry::snapshot::{PointValue, Snapshot, TimePoint};
-use crate::export::registry::thread_gauges::known_method;
 use crate::export::trace_context::RequestTrace;
-use crate::measure::failure::FailureOrigin;
-use crate::measure::record::{Quality, RequestRecord, TokenCount, UnreadReason};
+use crate::measure::record::RequestRecord;
+use crate::measure::slo::Slo;
 use crate::measure::time::Gap;
-
-/// Maximum number of requests in `/api/state`.
-const MAX_RECENT_REQUESTS: usize = 50;
-
-/// Log target of access log lines.
-pub const ACCESS_LOG_TARGET: &str = "streamgauge::access";
 
 /// Settings that can change at run time.
 #[derive(Clone, Debug, Default)]
@@ -53,61 +45,6 @@ pub struct RuntimeSettings {
     pub config_digest: String,
 }
 
-/// Metadata of a recent request. It contains no text of prompts or responses.
-#[derive(Clone, Debug)]
-pub(in crate::export) struct RecentRequest {
-    /// End in nanoseconds since 1970.
-    pub(in crate::export) unix: u64,
-    /// Exported model name at that time.
-    pub(in crate::export) model: Option<Arc<str>>,
-    pub(in crate::export) route: &'static str,
-    pub(in crate::export) status: Option<u16>,
-    /// `true` if the proxy produced the response itself.
-    pub(in crate::export) local_reply: bool,
-    /// Party at fault for a failure.
-    pub(in crate::export) fault: Option<&'static str>,
-    pub(in crate::export) outcome: &'static str,
-    pub(in crate::export) ttft: Option<Gap>,
-    pub(in crate::export) duration: Gap,
-    pub(in crate::export) output_tokens: Option<TokenCount>,
-    /// Reliability of the measured values.
-    pub(in crate::export) quality: Quality,
-}
-
-impl RecentRequest {
-    /// Writes the access log line, whose exported record belongs to the SERVER span.
-    fn log(&self, record: &RequestRecord, trace: Option<&RequestTrace>) {
-        let _span = trace.map(|trace| Context::new().with_remote_span_context(trace.server_context()).attach());
-        let millis = |gap: Option<Gap>| gap.map(Gap::as_millis);
-        tracing::info!(
-            target: ACCESS_LOG_TARGET,
-            trace_id = trace.map(|trace| tracing::field::display(trace.trace_id)),
-            response_id = record.response_id.as_deref().map(escape_invisible).as_deref(),
-            method = known_method(&record.shape.method),
-            route = self.route,
-            model = self.model.as_deref(),
-            status = self.status,
-            // Absent if the server answered.
-            answered_by = self.local_reply.then_some("proxy"),
-            outcome = self.outcome,
-            fault = self.fault,
-            ttft_ms = millis(self.ttft),
-            tpot_ms = millis(record.tpot()),
-            duration_ms = self.duration.as_millis(),
-            output_tokens = self.output_tokens.map(|count| count.tokens),
-            tokens_from = self.output_tokens.map(|count| count.source.name()),
-            // Absent if there was no problem.
-            malformed_events = Some(self.quality.malformed_events).filter(|events| *events > 0),
-            unread = self.quality.unread.map(UnreadReason::name),
-            request_unread = self.quality.request_unread.map(UnreadReason::name),
-            write_blocked_ms = millis(Some(self.quality.write_blocked).filter(|blocked| *blocked > Gap::ZERO)),
-            request_bytes = record.request_bytes,
-            response_bytes = record.response_bytes,
-            "request"
-        );
-    }
-}
-
 /// Shared state of the control runtime.
 #[derive(Debug)]
 pub(in crate::export) struct ControlState {
@@ -115,6 +52,7 @@ pub(in crate::export) struct ControlState {
     pub(in crate::export) gauges: Arc<Gauges>,
     pub(in crate::export) drops: Arc<Drops>,
     pub(in crate::export) started: TimePoint,
+    instance: BTreeMap<&'static str, String>,
     inbox: ReportReceiver,
     /// Queue of spans, if traces are exported.
     spans: Option<Arc<BatchQueue<SpanEncoder>>>,
@@ -131,7 +69,7 @@ struct ControlStateInner {
     trace_probes: bool,
     admin_hosts: Arc<[String]>,
     config_digest: String,
-    recent: VecDeque<RecentRequest>,
+    recent: RecentRequests,
     /// Exported names of models that have had an open stream.
     models_with_streams: BTreeSet<Box<str>>,
 }
@@ -141,26 +79,12 @@ impl ControlStateInner {
         if record.shape.probe.is_some() && !self.trace_probes {
             return;
         }
-        if self.recent.len() == MAX_RECENT_REQUESTS {
-            self.recent.pop_front();
-        }
-        let recent = RecentRequest {
-            unix: moment.unix_of(record.times.ended),
-            model: record.shape.model.as_deref().map(|model| self.aggregate.display_name(model)),
-            route: record.shape.route(),
-            status: record.status,
-            local_reply: record.local_reply.is_some(),
-            fault: record.failure_origin().map(FailureOrigin::name),
-            outcome: record.outcome.name(),
-            ttft: record.ttft(),
-            duration: record.duration(),
-            output_tokens: record.output_tokens,
-            quality: record.quality,
-        };
+        let model = record.shape.model.as_deref().map(|model| self.aggregate.display_name(model));
+        let recent = RecentRequest::new(record, trace, model, moment);
         if self.access_log {
             recent.log(record, trace);
         }
-        self.recent.push_back(recent);
+        self.recent.push(recent);
     }
 }
 
@@ -172,9 +96,10 @@ impl ControlState {
         spans: Option<Arc<BatchQueue<SpanEncoder>>>,
         drops: Arc<Drops>,
         clock: Clock,
+        instance: BTreeMap<&'static str, String>,
     ) -> Self {
         let RuntimeSettings { aggregate, tail_keep, access_log, trace_probes, admin_hosts, config_digest } = rules;
-        let (aggregate, recent) = (Aggregate::new(aggregate), VecDeque::with_capacity(MAX_RECENT_REQUESTS));
+        let (aggregate, recent) = (Aggregate::new(aggregate), RecentRequests::default());
         let streamed = BTreeSet::new();
         let state = ControlStateInner {
             aggregate,
@@ -192,6 +117,7 @@ impl ControlState {
             gauges: Arc::default(),
             drops,
             started,
+            instance,
             inbox,
             spans,
             process_control: OnceLock::new(),
@@ -229,6 +155,19 @@ impl ControlState {
     pub(in crate::export) fn slo_targets(&self) -> BTreeMap<String, f64> {
         let state = self.lock();
         state.aggregate.settings().slos.iter().map(|slo| (slo.name().to_owned(), slo.target().ratio())).collect()
+    }
+
+    /// Returns the fixed limits of each active SLO by name, of those that judge this model.
+    pub(in crate::export) fn slo_limits(&self, model: Option<&str>) -> BTreeMap<String, Vec<SloLimit>> {
+        let state = self.lock();
+        let judging = |slo: &&Slo| model.is_none_or(|model| slo.is_for_model(model));
+        let slos = state.aggregate.settings().slos.iter().filter(judging);
+        slos.map(|slo| (slo.name().to_owned(), SloLimit::of(slo))).collect()
+    }
+
+    /// Returns the attributes of the resource that name this instance.
+    pub(in crate::export) fn instance(&self) -> &BTreeMap<&'static str, String> {
+        &self.instance
     }
 
     /// Aggregates the queued reports.
@@ -306,10 +245,10 @@ impl ControlState {
         self.process_control.get().map(|control| &**control)
     }
 
-    /// Returns the recent requests, latest first.
-    pub(in crate::export) fn recent(&self) -> Vec<RecentRequest> {
+    /// Returns the recent requests after a position; see [`RecentSince`].
+    pub(in crate::export) fn recent_since(&self, after: Option<u64>) -> RecentSince {
         self.drain();
-        self.lock().recent.iter().rev().cloned().collect()
+        self.lock().recent.since(after)
     }
 
     /// Returns the open requests by exported model name.

@@ -14,8 +14,9 @@ use tokio::task::JoinSet;
 use super::live_view::LiveSnapshot;
 use super::process_control::ProcessControl;
 use super::queue::{ReportReceiver, Reporter};
+pub use super::recent_requests::ACCESS_LOG_TARGET;
 use super::state::ControlState;
-pub use super::state::{ACCESS_LOG_TARGET, RuntimeSettings};
+pub use super::state::RuntimeSettings;
 use crate::capture::recorder::CaptureRecorder;
 use crate::clock::Clock;
 use crate::config::otlp::{ExporterConfig, OtlpConfig, Sampler};
@@ -90,7 +91,7 @@ impl ControlPlane {
         let logs = logs.map(|pipeline| pipeline.exporter(&resource, &clock));
         let collectors = otlp.exporters().into_iter().cloned().collect();
         let (reporter, inbox) = ReportReceiver::new(Arc::clone(&drops));
-        let telemetry = ControlState::new(rules, inbox, queue, drops, clock);
+        let telemetry = ControlState::new(rules, inbox, queue, drops, clock, identity::instance(&resource));
         Self {
             telemetry: Arc::new(telemetry),
             reporter,

@@ -200,7 +200,17 @@ impl Slo {
 
     /// Fixed limits of the objectives whose metric satisfies `of`.
     pub fn limits(&self, of: impl Fn(Metric) -> bool) -> impl Iterator<Item = Gap> {
-        self.objectives.iter().filter(move |o| of(o.metric)).filter_map(Objective::fixed_limit)
+        self.fixed_limits().filter(move |(metric, _)| of(*metric)).map(|(_, limit)| limit)
+    }
+
+    /// Objectives with a fixed limit, in their order.
+    pub fn fixed_limits(&self) -> impl Iterator<Item = (Metric, Gap)> {
+        self.objectives.iter().filter_map(|objective| Some((objective.metric, objective.fixed_limit()?)))
+    }
+
+    /// Whether the SLO judges requests for this model, if their route and classes fit.
+    pub fn is_for_model(&self, model: &str) -> bool {
+        self.model.as_deref().is_none_or(|pattern| glob(pattern, model))
     }
 
     /// Each objective as an SLO of its own, with the same filter. A name has a space, which no configured SLO has.
@@ -225,7 +235,7 @@ impl Slo {
         let fits_class =
             |(name, pattern): &(String, String)| judged.classes.get(name).is_some_and(|v| glob(pattern, v));
         judged.route.is_some_and(|route| fits(&self.route, route))
-            && fits(&self.model, judged.model)
+            && self.is_for_model(judged.model)
             && self.classes.iter().all(fits_class)
             && (!self.reads_headers() || self.objectives.iter().any(|o| o.is_set_by(&judged.request_slo)))
     }

@@ -1,18 +1,26 @@
-// Polls /api/history once a second and stores the last 15 minutes of the selected model.
+// Polls the admin port once a second: the last 15 minutes of the selected model, the models of one moment, and the last
+// requests.
 
 const EVERY_MS = 1000;
 const PATIENCE_MS = 5000;
 const MOST_SECONDS = 900;
+const MOST_REQUESTS = 500;
 
 export class Feed {
   // `changed` is called after every reply and every failure.
   constructor(changed) {
     this.changed = changed;
     this.model = null;
+    // End of the window of `byModel` in ms since 1970; null is now.
+    this.until = null;
     this.seconds = [];
     this.models = [];
+    // Seconds with the figures of each model.
+    this.byModel = [];
+    // Latest first.
+    this.requests = [];
     this.state = null;
-    this.next = null;
+    [this.next, this.nextRequests] = [null, null];
     // Time of the connection loss on the browser's clock, and its reason.
     this.lost = null;
     this.asking = null;
@@ -35,17 +43,22 @@ export class Feed {
     const asking = (this.asking = new AbortController());
     const began = performance.now();
     const impatient = setTimeout(() => asking.abort(new Error(`no answer within ${PATIENCE_MS / 1000} s`)), PATIENCE_MS);
-    try {
-      const query = new URLSearchParams();
-      if (this.model !== null) query.set("model", this.model);
-      if (this.next !== null) query.set("after", this.next);
+    const get = async (path, query) => {
+      const given = Object.entries(query).filter(([, value]) => value !== null);
       // A space must be %20, because a plus sign may be part of a model's name.
-      const url = `api/history?${query.toString().replaceAll("+", "%20")}`;
+      const url = `${path}?${new URLSearchParams(given).toString().replaceAll("+", "%20")}`;
       const response = await fetch(url, { signal: asking.signal, cache: "no-store" });
       if (!response.ok) throw new Error(`status ${response.status}`);
-      const told = await response.json();
+      return response.json();
+    };
+    try {
+      const told = await Promise.all([
+        get("api/history", { model: this.model, after: this.next }),
+        get("api/history", { by_model: true, seconds: 10, until: this.until }),
+        get("api/requests", { after: this.nextRequests }),
+      ]);
       if (asking !== this.asking) return;
-      this.take(told);
+      this.take(...told);
       this.lost = null;
     } catch (error) {
       // A newer request has started.
@@ -62,11 +75,16 @@ export class Feed {
     this.changed();
   }
 
-  take(told) {
-    const { seconds, models, next, whole, ...state } = told;
+  take({ seconds, models, next, whole, ...state }, { seconds: byModel }, recent) {
     this.seconds = whole ? seconds : this.seconds.concat(seconds).slice(-MOST_SECONDS);
     if (models) this.models = models;
     this.next = next;
     this.state = state;
+    this.byModel = byModel;
+    this.nextRequests = recent.next;
+    // The position of a request among all of the process identifies it.
+    const [run, added] = recent.next.split("-");
+    recent.requests.forEach((request, at) => (request.key = `${run}-${added - at}`));
+    this.requests = (recent.whole ? recent.requests : recent.requests.concat(this.requests)).slice(0, MOST_REQUESTS);
   }
 }

@@ -24,6 +24,33 @@ export function buckets(distribution, each) {
   }
 }
 
+// Returns the share of values above a limit in ms. The bucket that contains the limit counts as below.
+export function shareOver(distributions, limit) {
+  let [over, all] = [0, 0];
+  for (const distribution of distributions) {
+    buckets(distribution, (bucket, count) => {
+      all += count;
+      if (bound(bucket - 1) >= limit) over += count;
+    });
+  }
+  return all > 0 ? over / all : 0;
+}
+
+// Returns the SLOs as {name, text, target, limits}; only the one with the name `only`, unless it is null. Each limit has
+// the share of values that may be above it.
+export function slosOf(state, only) {
+  const names = Object.keys(state.slos).filter((name) => only === null || name === only);
+  return names.map((name) => {
+    const target = state.slo_targets[name];
+    const limits = (state.slo_limits[name] ?? []).map(({ metric, percentile, limit_ms }) => {
+      const allowed = percentile === null ? 1 - target : 1 - percentile / 100;
+      const of = percentile === null ? "" : percentile === 100 ? " longest" : ` p${percentile}`;
+      return { slo: name, metric, limit_ms, allowed, text: `${name}${of} ≤ ${Number(limit_ms.toPrecision(4))} ms` };
+    });
+    return { name, text: state.slos[name], target, limits };
+  });
+}
+
 // Sums over consecutive seconds.
 export class Window {
   constructor() {
@@ -33,6 +60,7 @@ export class Window {
     this.ended = new Map();
     this.responses = new Map();
     this.failures = new Map();
+    this.errors = new Map();
     this.slos = new Map();
     this.counts = Object.fromEntries(LATENCIES.map((name) => [name, new Map()]));
   }
@@ -42,7 +70,7 @@ export class Window {
     this.milliseconds += second.length_ms;
     this.requests += figures.requests ?? 0;
     this.tokens += figures.tokens ?? 0;
-    for (const counts of ["ended", "responses", "failures"]) {
+    for (const counts of ["ended", "responses", "failures", "errors"]) {
       for (const [key, count] of Object.entries(figures[counts] ?? {})) bump(this[counts], key, count);
     }
     for (const [slo, counts] of Object.entries(figures.slos ?? {})) {

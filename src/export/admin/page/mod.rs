@@ -4,11 +4,15 @@
 //!
 //! | file | task |
 //! |---|---|
-//! | `page.js` | starts, selects the model and the moment, and redraws once a second |
-//! | `feed.js` | polls `/api/history` once a second and stores the result |
-//! | `figures.js` | windows, rates and quantiles of the seconds; needs no browser |
-//! | `charts.js` | the charts |
-//! | `tables.js` | the values as text, for everyone and for screen readers |
+//! | `page.js` | starts, and redraws after new data or a change of what is selected |
+//! | `feed.js` | polls `/api/history` and `/api/requests` once a second and stores the results |
+//! | `selection.js`, `view.js` | the selected model and SLO; the visible part of the time axis |
+//! | `figures.js` | windows, rates, quantiles and limits of the seconds; needs no browser |
+//! | `charts.js`, `chart.js`, `latency_chart.js`, `count_charts.js` | the charts |
+//! | `tables.js`, `models.js` | the values as text, for everyone and for screen readers |
+//! | `requests.js`, `waterfall.js` | the last requests, their filter, and the phases of one |
+//! | `instance.js`, `banners.js` | which instance this is, its settings and its problems |
+//! | `dom.js` | changes the document |
 //!
 //! `uplot/` is uPlot 1.6.32 as published, with its license. Names from the network are only set as text, and the policy
 //! below blocks every script that is not one of these files.
@@ -16,6 +20,10 @@
 use flate2::Crc;
 use http::HeaderName;
 use http::header::{CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_FRAME_OPTIONS};
+
+/// Maximum size of the page with all its parts, uncompressed.
+#[cfg(test)]
+const MAX_PAGE_BYTES: usize = 400 << 10;
 
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
@@ -40,13 +48,24 @@ pub(super) struct Asset {
 
 pub(super) static INDEX: Asset = Asset::new("/", HTML, include_bytes!("index.html"));
 
-static ASSETS: [Asset; 9] = [
+static ASSETS: [Asset; 20] = [
     Asset::new("/page/page.css", CSS, include_bytes!("page.css")),
     Asset::new("/page/page.js", SCRIPT, include_bytes!("page.js")),
     Asset::new("/page/feed.js", SCRIPT, include_bytes!("feed.js")),
+    Asset::new("/page/selection.js", SCRIPT, include_bytes!("selection.js")),
+    Asset::new("/page/view.js", SCRIPT, include_bytes!("view.js")),
     Asset::new("/page/figures.js", SCRIPT, include_bytes!("figures.js")),
     Asset::new("/page/charts.js", SCRIPT, include_bytes!("charts.js")),
+    Asset::new("/page/chart.js", SCRIPT, include_bytes!("chart.js")),
+    Asset::new("/page/latency_chart.js", SCRIPT, include_bytes!("latency_chart.js")),
+    Asset::new("/page/count_charts.js", SCRIPT, include_bytes!("count_charts.js")),
     Asset::new("/page/tables.js", SCRIPT, include_bytes!("tables.js")),
+    Asset::new("/page/models.js", SCRIPT, include_bytes!("models.js")),
+    Asset::new("/page/requests.js", SCRIPT, include_bytes!("requests.js")),
+    Asset::new("/page/waterfall.js", SCRIPT, include_bytes!("waterfall.js")),
+    Asset::new("/page/instance.js", SCRIPT, include_bytes!("instance.js")),
+    Asset::new("/page/banners.js", SCRIPT, include_bytes!("banners.js")),
+    Asset::new("/page/dom.js", SCRIPT, include_bytes!("dom.js")),
     Asset::new("/page/icon.svg", "image/svg+xml", include_bytes!("icon.svg")),
     Asset::new("/page/uPlot.css", CSS, include_bytes!("uplot/uPlot.min.css")),
     Asset::new("/page/uPlot.js", SCRIPT, include_bytes!("uplot/uPlot.iife.min.js")),
@@ -108,7 +127,7 @@ df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04  uPlot.min.css
         let named: Vec<&str> = named.map(|rest| rest.split('"').next().unwrap()).collect();
         assert!(named.contains(&"page/page.js"), "{named:?}");
         for name in named {
-            let is_link = ["#figures", "metrics", "readyz", "api/state"].contains(&name);
+            let is_link = ["#figures", "metrics", "readyz", "api/requests"].contains(&name);
             assert!(is_link || asset(&format!("/{name}")).is_some(), "{name}");
         }
         for script in ASSETS.iter().filter(|asset| asset.content_type == SCRIPT && !asset.path.contains("uPlot")) {
@@ -122,6 +141,12 @@ df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04  uPlot.min.css
                 assert!(!text.contains(written), "{written} in {}", script.path);
             }
         }
+    }
+
+    #[test]
+    fn the_page_with_all_its_parts_is_small() {
+        let bytes = ASSETS.iter().map(|asset| asset.bytes.len()).sum::<usize>() + INDEX.bytes.len();
+        assert!(bytes <= MAX_PAGE_BYTES, "{bytes} bytes");
     }
 
     #[test]

@@ -1,26 +1,47 @@
-// Starts the page and redraws it after new data or after a change of the selected moment.
+// Starts the page and redraws it after new data or after a change of what is selected.
 
-import { Charts, clock } from "./charts.js";
+import { Banners } from "./banners.js";
+import { Charts } from "./charts.js";
+import { byId, clock, setText } from "./dom.js";
 import { Feed } from "./feed.js";
-import { LATENCIES, WINDOW_SECONDS, phases, windowAt } from "./figures.js";
+import { LATENCIES, WINDOW_SECONDS, phases, slosOf, windowAt } from "./figures.js";
+import { Instance } from "./instance.js";
+import { showModels } from "./models.js";
+import { Requests } from "./requests.js";
+import { Selection } from "./selection.js";
 import { Tables, sumOf } from "./tables.js";
+import { View } from "./view.js";
 
 const ALL = "All models";
-const byId = (id) => document.getElementById(id);
-const [model, moment, told, toNow, banners] = ["model", "moment", "moment-told", "to-now", "banners"].map(byId);
+const [moment, told, toNow, range] = ["moment", "moment-told", "to-now", "range"].map(byId);
 
-// Selected moment in ms since 1970; null is now. The pointer's moment has precedence over the chosen one.
+// Selected moment in ms since 1970; null is the end of what is visible. The pointer's moment has precedence.
 let [chosen, pointedAt] = [null, null];
 // Cached results per second.
 const computed = new WeakMap();
-let [rows, lastNames] = [[], null];
+// All rows, and the indexes of the visible ones.
+let [rows, visible] = [[], { first: 0, end: -1 }];
 
+const view = new View();
 const tables = new Tables();
-const charts = new Charts(byId("charts"), (at) => {
-  pointedAt = at === null ? null : (rows[at]?.unix_ms ?? null);
-  showMoment();
+const banners = new Banners();
+const requests = new Requests();
+const instance = new Instance();
+const charts = new Charts(byId("charts"), {
+  pointed: (at) => {
+    pointedAt = at;
+    showMoment();
+  },
+  zoomed: (from, to) => {
+    view.select(from, to);
+    redraw();
+  },
 });
 const feed = new Feed(update);
+const selection = new Selection((change) => {
+  if (change === "model") feed.look(selection.model);
+  else update();
+});
 
 function rowOf(second, at, seconds) {
   let row = computed.get(second);
@@ -38,135 +59,91 @@ function rowOf(second, at, seconds) {
 
 function update() {
   const { state, lost } = feed;
-  showConnection(lost, state);
+  banners.connection(lost, state);
   if (!state) return;
   byId("upstream").textContent = state.upstream.url ?? "an upstream";
   setText(byId("role"), state.replay ? `sending ${state.replay.name} to` : "in front of");
   tables.run(state.replay);
   byId("version").textContent = `Streamgauge ${state.version}.`;
-  showModels();
+  instance.update(state);
+  selection.offer(feed.models, Object.keys(state.slos));
   if (document.hidden) return;
   rows = feed.seconds.map(rowOf);
-  showFailures(lost);
-  charts.update(rows, Object.keys(state.slos));
-  moment.min = String(1 - Math.max(2, rows.length));
-  showMoment();
+  banners.failures(lost, feed.seconds);
+  requests.update(feed.requests, selection.model, selection.slo);
+  showModels(feed.byModel, slosOf(state, selection.slo), (name) => selection.choose(name));
+  redraw();
   // Number of redraws, for tests.
   document.body.dataset.seconds = String(rows.length);
 }
 
+// Draws the visible rows.
+function redraw() {
+  if (rows.length === 0) return;
+  visible = view.of(rows);
+  charts.update({ rows: rows.slice(visible.first, visible.end + 1), span: visible.span, slos: slosOf(feed.state, selection.slo) });
+  moment.min = String(-Math.max(1, visible.end - visible.first));
+  range.value = view.selection ? "" : String(view.seconds);
+  byId("whole").disabled = !view.selection;
+  showMoment();
+}
+
 function showMoment() {
-  const last = rows.length - 1;
-  if (last < 0) return;
+  if (rows.length === 0) return;
   const at = pointedAt ?? chosen;
-  let index = last;
+  let index = visible.end;
   if (at !== null) {
     index = rows.findIndex((row) => row.unix_ms >= at);
-    // The history does not contain the moment: show the latest second.
-    if (index < 0) index = last;
+    // What is visible does not contain the moment: show its end.
+    if (index < visible.first || index > visible.end) index = visible.end;
   }
-  const isPast = at !== null && index < last;
-  const row = rows[index];
-  const ago = Math.round((rows[last].unix_ms - row.unix_ms) / 1000);
-  if (document.activeElement !== moment || chosen !== null) moment.value = String(chosen === null ? 0 : index - last);
+  const [row, last] = [rows[index], rows.at(-1)];
+  const isPast = row !== last;
+  const ago = Math.round((last.unix_ms - row.unix_ms) / 1000);
+  if (document.activeElement !== moment || chosen !== null) moment.value = String(chosen === null ? 0 : index - visible.end);
   const text = isPast ? `${clock(row.unix_ms)}, ${ago} s ago` : "now";
   setText(told, text);
   moment.setAttribute("aria-valuetext", text);
-  toNow.disabled = chosen === null;
-  setText(byId("figures-of"), `${model.selectedOptions[0]?.textContent ?? ALL}, the ${WINDOW_SECONDS} s before ${clock(row.unix_ms)}${isPast ? "" : " (now)"}`);
-  charts.show(index, isPast);
-  tables.update(windowAt(feed.seconds, index), feed.seconds[index], sumOf(feed.seconds), Object.entries(feed.state.slos), feed.state.slo_targets);
+  toNow.disabled = chosen === null && !view.selection;
+  const when = `the ${WINDOW_SECONDS} s before ${clock(row.unix_ms)}${isPast ? "" : " (now)"}`;
+  setText(byId("figures-of"), `${selection.model ?? ALL}, ${when}`);
+  charts.show(row, index < visible.end);
+  tables.update(windowAt(feed.seconds, index), feed.seconds[index], sumOf(feed.seconds), slosOf(feed.state, selection.slo));
+  feed.until = chosen === null && !view.selection ? null : row.unix_ms;
+  setText(byId("models-of"), `Each in ${feed.until === null ? `the ${WINDOW_SECONDS} s before now` : when}.`);
 }
-
-function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-}
-
-// Problems to show. Screen readers announce each when it begins, not every second.
-function showConnection(lost, state) {
-  const connection = byId("connection");
-  connection.className = lost ? "lost" : state ? "live" : "connecting";
-  setText(connection, lost ? "Disconnected" : state ? "Live" : "Connecting");
-  document.body.classList.toggle("stale", lost !== null);
-  document.title = `${lost ? "Disconnected: " : ""}Streamgauge${state?.upstream.url ? `, ${state.upstream.url}` : ""}`;
-  const { upstream } = state ?? {};
-  const since = (ms) => (ms ? ` since ${clock(ms)}` : "");
-  banner("disconnected", "down", lost && ["Disconnected", `${since(lost.since)}: ${state?.replay ? "the run has ended, or its admin port does not answer" : "the proxy's admin port does not answer"}. What is shown is old; trying again every second.`]);
-  banner("upstream-down", "down", !lost && upstream?.state === "unreachable" && ["Upstream down", `${since(upstream.since_unix_ms)}: ${upstream.reason ?? "it cannot be reached"}.`]);
-  banner("not-ready", "down", !lost && state && !state.ready && (state.replay ? ["Ending", ": nothing more is sent; open requests may end."] : ["Not ready", ": the proxy takes no requests; it is starting or stopping."]));
-  banner("simulated", "simulated", state?.simulated && ["Simulated", ": the server is simulated. Its times are of a cost model and say nothing about any hardware; the measurements are real."]);
-  banner("left-out", "note", state?.models_left_out > 0 && ["Many models", `: ${state.models_left_out} of them have no history of their own and count only in ${ALL}.`]);
-}
-
-// Current failures, independent of the selected moment; a client's own failures are left out. The texts contain no
-// numbers, because screen readers announce a banner whenever it changes. The table of responses has the counts.
-function showFailures(lost) {
-  const { failures } = windowAt(feed.seconds, feed.seconds.length - 1);
-  const [upstream, proxy] = ["upstream", "proxy"].map((fault) => !lost && failures.has(fault));
-  if (upstream || proxy) {
-    const connection = byId("connection");
-    connection.className = "failing";
-    setText(connection, "Failing");
-  }
-  banner("upstream-fails", "down", upstream && ["Upstream fails", `: requests failed in the last ${WINDOW_SECONDS} s because it cannot be reached, answers 5xx, or breaks off. See Responses.`]);
-  banner("proxy-fails", "down", proxy && ["Proxy rejects", `: requests failed in the last ${WINDOW_SECONDS} s by a limit of the proxy; the header x-streamgauge-error of its answers says which.`]);
-}
-
-function banner(id, kind, told) {
-  let place = byId(id);
-  if (!told) {
-    place?.remove();
-    return;
-  }
-  if (!place) {
-    place = document.createElement("p");
-    place.id = id;
-    place.className = `banner ${kind}`;
-    place.append(document.createElement("b"), document.createElement("span"));
-    banners.append(place);
-  }
-  setText(place.firstChild, told[0]);
-  setText(place.lastChild, told[1]);
-}
-
-function showModels() {
-  const names = [...feed.models];
-  // The selected model stays in the list even after long inactivity.
-  if (feed.model !== null && !names.includes(feed.model)) names.push(feed.model);
-  const key = JSON.stringify(names);
-  if (key === lastNames) return;
-  lastNames = key;
-  const option = (text, value) => Object.assign(document.createElement("option"), { textContent: text, value });
-  // The prefix keeps model names apart from the value for all models.
-  model.replaceChildren(option(ALL, "all"), ...names.map((name) => option(name, `=${name}`)));
-  model.value = feed.model === null ? "all" : `=${feed.model}`;
-}
-
-model.addEventListener("change", () => {
-  const name = model.value === "all" ? null : model.value.slice(1);
-  history.replaceState(null, "", name === null ? location.pathname : `#model=${encodeURIComponent(name)}`);
-  feed.look(name);
-});
 
 moment.addEventListener("input", () => {
-  const index = rows.length - 1 + Number(moment.value);
-  chosen = index >= rows.length - 1 ? null : (rows[Math.max(0, index)]?.unix_ms ?? null);
+  chosen = Number(moment.value) >= 0 ? null : (rows[Math.max(0, visible.end + Number(moment.value))]?.unix_ms ?? null);
   showMoment();
 });
 
 toNow.addEventListener("click", () => {
   chosen = null;
+  if (view.selection) view.last(view.seconds);
   moment.focus();
-  showMoment();
+  redraw();
 });
 
-function modelOfAddress() {
-  try {
-    const [, name] = location.hash.match(/^#model=(.+)$/) ?? [];
-    return name === undefined ? null : decodeURIComponent(name);
-  } catch {
-    return null;
-  }
+range.addEventListener("change", () => {
+  view.last(Number(range.value));
+  chosen = null;
+  redraw();
+});
+
+for (const [id, factor] of [["zoom-in", 0.5], ["zoom-out", 2]]) {
+  byId(id).addEventListener("click", () => {
+    if (rows.length === 0) return;
+    view.zoom(factor, chosen ?? rows[visible.end].unix_ms, rows);
+    redraw();
+  });
 }
 
-feed.look(modelOfAddress());
+byId("whole").addEventListener("click", () => {
+  view.last(900);
+  chosen = null;
+  range.focus();
+  redraw();
+});
+
+feed.look(selection.model);

@@ -1,59 +1,26 @@
-// Shows the values of one moment as tables. Only changed cells are updated.
+// Shows the values of one moment as tables.
 
-import { number } from "./charts.js";
-import { LATENCIES, Window, phases } from "./figures.js";
+import { bad, fill, number, percent } from "./dom.js";
+import { LATENCIES, QUANTILES, Window, phases } from "./figures.js";
 
-const NAMES = { ttft: "TTFT", itl: "ITL", tpot: "TPOT" };
-// Labels of the party at fault, by metric name.
-const FAULTS = { upstream: "failed: upstream", proxy: "failed: proxy", client: "failed: client" };
-const percent = (part, of) => (of > 0 ? `${number((100 * part) / of)} %` : "–");
+export const NAMES = { ttft: "TTFT", itl: "ITL", tpot: "TPOT" };
 
-// Fills a table's body with rows. Each row has a heading, optionally with a second line, and cells; a cell that begins
-// with # is a heading too.
-function fill(table, rows, nothing) {
-  const body = table.tBodies[0];
-  if (rows.length === 0) {
-    if (body.dataset.rows === "none") return;
-    body.dataset.rows = "none";
-    const cell = document.createElement("td");
-    cell.className = "none";
-    cell.colSpan = table.tHead.rows[0].cells.length;
-    cell.textContent = nothing;
-    const row = document.createElement("tr");
-    row.append(cell);
-    body.replaceChildren(row);
-    return;
-  }
-  const shape = JSON.stringify(rows.map(({ name, about }) => [name, about]));
-  if (body.dataset.rows !== shape) {
-    body.dataset.rows = shape;
-    body.replaceChildren(...rows.map(line));
-  }
-  rows.forEach(({ cells }, at) => {
-    const of = body.rows[at].cells;
-    cells.forEach((text, column) => {
-      if (of[column + 1].textContent !== text) of[column + 1].textContent = text;
-    });
-  });
+// Returns the cell of a quantile: bad if it shows that more values are above a limit than the limit's SLO allows.
+export function quantileCell(value, quantile, limits) {
+  const broken = value === null ? undefined : limits.find(({ limit_ms: limit, allowed }) => value > limit && quantile <= 1 - allowed + 1e-9);
+  return broken ? bad(number(value), `over ${broken.text}`) : number(value);
 }
 
-function line({ name, about, cells, headings = [] }) {
-  const row = document.createElement("tr");
-  const heading = document.createElement("th");
-  heading.scope = "row";
-  heading.textContent = name;
-  if (about) {
-    const small = document.createElement("small");
-    small.textContent = about;
-    heading.append(small);
-  }
-  row.append(heading, ...cells.map((_, at) => {
-    const cell = document.createElement(headings.includes(at) ? "th" : "td");
-    if (headings.includes(at)) cell.scope = "row";
-    return cell;
-  }));
-  return row;
+const targetText = (target) => `${Number((100 * target).toFixed(3))} %`;
+
+// Returns the cell of an SLO's share: bad if it is below the target.
+export function metCell([met, missed], target) {
+  const text = percent(met, met + missed);
+  const isBelow = met + missed > 0 && met / (met + missed) < target;
+  return isBelow ? bad(text, `below the target of ${targetText(target)}`) : text;
 }
+
+export const limitsOf = (slos, id) => slos.flatMap(({ limits }) => limits).filter(({ metric }) => metric === id);
 
 export class Tables {
   constructor() {
@@ -77,13 +44,13 @@ export class Tables {
     fill(this.ofRun, rows.map(([name, cell]) => ({ name, cells: [cell] })));
   }
 
-  // `window` ends with `second`; `all` covers all shown models; `slos` maps names to objectives,
-  // and `targets` to the share that should meet them.
-  update(window, second, all, slos, targets) {
-    const latency = (id) => ({
-      name: NAMES[id],
-      cells: [...window.quantiles(id).map(number), number(window.count(id))],
-    });
+  // `window` ends with `second`; `all` covers all shown seconds; `slos` are those of slosOf().
+  update(window, second, all, slos) {
+    const latency = (id) => {
+      const limits = limitsOf(slos, id);
+      const quantiles = window.quantiles(id).map((value, at) => quantileCell(value, QUANTILES[at][1], limits));
+      return { name: NAMES[id], cells: [...quantiles, number(window.count(id))] };
+    };
     fill(this.latency, LATENCIES.map(latency));
     const [waiting, streaming, others] = phases(second).map(number);
     fill(this.traffic, [
@@ -91,28 +58,30 @@ export class Tables {
       { name: "tokens", cells: [number(window.perSecond(window.tokens)), "streaming", streaming], headings: [1] },
       { name: "", cells: ["", "not streamed", others], headings: [1] },
     ]);
-    const goodput = ([name, text]) => {
+    const goodput = ({ name, text, target }) => {
       const [met, missed, , tokens] = window.verdicts(name);
-      // A word says what is bad, not only a colour.
-      const isBelow = met + missed > 0 && met / (met + missed) < targets[name];
       return {
         name,
         about: text.replace(`${name}: `, "").replace(`${name}[`, "["),
-        cells: [percent(met, met + missed), number(window.perSecond(met)), number(window.perSecond(tokens)),
-          `${isBelow ? "below " : ""}${Number((100 * targets[name]).toFixed(3))} %`],
+        cells: [metCell([met, missed], target), number(window.perSecond(met)), number(window.perSecond(tokens)), targetText(target)],
       };
     };
     fill(this.slos, slos.map(goodput), "No SLO is set: --slo 'chat: ttft<=500ms' sets one.");
-    const count = (counts, name) => (key) => ({ name: name(key), cells: [number(window[counts].get(key) ?? 0), number(all[counts].get(key) ?? 0)] });
-    const classes = [...all.responses.keys()].sort();
-    const faults = ["upstream", "proxy", "client"].filter((fault) => all.failures.has(fault));
+    const count = (counts, name, why) => (key) => {
+      const now = number(window[counts].get(key) ?? 0);
+      return { name: name(key), cells: [why(key) && now !== "0" ? bad(now, why(key)) : now, number(all[counts].get(key) ?? 0)] };
+    };
+    const status = (of) => (of === "none" ? "no status" : of);
+    const error = (key) => {
+      const [of, fault] = key.split(" ");
+      return `failed, ${status(of)}: ${fault}`;
+    };
     fill(this.responses, [
-      ...classes.map(count("responses", (of) => (of === "none" ? "no status" : of))),
-      ...faults.map(count("failures", (fault) => FAULTS[fault])),
+      ...[...all.responses.keys()].sort().map(count("responses", status, () => "")),
+      ...[...all.errors.keys()].sort().map(count("errors", error, (key) => (key.endsWith(" client") ? "" : "a failure"))),
     ], "None has ended yet.");
     const hows = [...all.ended.keys()].sort((a, b) => (b === "done") - (a === "done") || a.localeCompare(b));
-    const ending = (how) => ({ name: how, cells: [number(window.ended.get(how) ?? 0), number(all.ended.get(how))] });
-    fill(this.endings, hows.map(ending), "None has ended yet.");
+    fill(this.endings, hows.map(count("ended", (how) => how, (how) => (["done", "client_disconnect"].includes(how) ? "" : "a failure"))), "None has ended yet.");
   }
 }
 

@@ -38,6 +38,9 @@ pub struct HistoryPoint {
     /// Failed requests, by party at fault.
     #[serde(skip_serializing_if = "is_default")]
     pub failures: BTreeMap<Box<str>, u64>,
+    /// Failed requests, by status class and party at fault, as `5xx upstream`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub errors: BTreeMap<Box<str>, u64>,
     /// By SLO: requests that met it, requests that missed it, excluded requests, and output tokens of those that met
     /// it.
     #[serde(skip_serializing_if = "is_default")]
@@ -82,6 +85,7 @@ impl LiveSnapshot {
             ended: increments(&now.terminations, &before.terminations),
             responses: increments(&now.responses, &before.responses),
             failures: increments(&now.failures, &before.failures),
+            errors: increments(&now.errors, &before.errors),
             slos: slos.filter(|(_, verdicts)| verdicts != &[0; 4]).collect(),
         }
     }

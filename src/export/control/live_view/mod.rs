@@ -124,6 +124,8 @@ struct ModelCounts {
     terminations: BTreeMap<Arc<str>, u64>,
     responses: BTreeMap<Arc<str>, u64>,
     failures: BTreeMap<Arc<str>, u64>,
+    /// By status class and party at fault.
+    errors: BTreeMap<Arc<str>, u64>,
     slos: BTreeMap<Arc<str>, SloVerdictCounts>,
 }
 
@@ -251,6 +253,7 @@ impl ModelCounts {
         terminations: BTreeMap::new(),
         responses: BTreeMap::new(),
         failures: BTreeMap::new(),
+        errors: BTreeMap::new(),
         slos: BTreeMap::new(),
     };
 
@@ -262,10 +265,12 @@ impl ModelCounts {
             (Id::TimePerOutputToken, PointValue::Histogram(histogram, _)) => merge(&mut self.tpot, histogram),
             (Id::StreamTokens, PointValue::Count(count)) => self.tokens += count,
             (Id::HttpResponses, PointValue::Count(count)) => {
-                *self.responses.entry(text(point, "status_class").unwrap_or_default()).or_default() += count;
+                let class = text(point, "status_class").unwrap_or_default();
                 if let Some(fault) = text(point, "fault") {
+                    *self.errors.entry(format!("{class} {fault}").into()).or_default() += count;
                     *self.failures.entry(fault).or_default() += count;
                 }
+                *self.responses.entry(class).or_default() += count;
             }
             (Id::Terminations, PointValue::Count(count)) => {
                 *self.terminations.entry(text(point, "reason").unwrap_or_default()).or_default() += count;
