@@ -9,6 +9,7 @@ use schemars::{JsonSchema, Schema};
 use super::verb_help::VerbHelp;
 use super::{demo, doctor, terminal, top, twin};
 use crate::export::admin;
+use crate::export::engine_metrics::EngineResponse;
 use crate::inspect::inspection::Inspection;
 use crate::report::Report;
 use crate::report::compare::history::RunHistory;
@@ -51,7 +52,7 @@ struct JsonDocument {
 }
 
 /// All kinds, in the order of the verbs.
-const DOCUMENTS: [JsonDocument; 23] = [
+const DOCUMENTS: [JsonDocument; 24] = [
     document::<demo::DemoSummary<'static>>("demo", "`demo --json`"),
     document::<Inspection>("inspect", "`inspect --json`"),
     JsonDocument {
@@ -78,6 +79,7 @@ const DOCUMENTS: [JsonDocument; 23] = [
     document::<admin::state::StateResponse<'static>>("api-state", "`/api/state` of the admin port"),
     document::<admin::live::LiveEvent<'static>>("api-live", "an event of `/api/live`"),
     document::<admin::history::HistoryResponse<'static>>("api-history", "`/api/history`"),
+    document::<EngineResponse>("api-engine", "`/api/engine`"),
     document::<admin::requests::RequestsResponse>("api-requests", "`/api/requests`"),
 ];
 

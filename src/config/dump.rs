@@ -13,7 +13,7 @@ use crate::measure::time::Gap;
 
 /// Settings that need a restart: those that name an address, a file or a protocol, and those with which threads and
 /// listeners are created. Limits, rules and the named files' contents can change at run time.
-const NEED_RESTART: [&str; 36] = [
+const NEED_RESTART: [&str; 37] = [
     "listen",
     "admin",
     "admin_tls_cert",
@@ -29,6 +29,7 @@ const NEED_RESTART: [&str; 36] = [
     "upstream_cert",
     "upstream_key",
     "upstream_server_name",
+    "engine_metrics",
     "tls_cert",
     "tls_key",
     "tls_client_ca",
@@ -79,6 +80,7 @@ impl ProxyConfig {
             ("upstream_cert", path(identity.map(|identity| &identity.cert))),
             ("upstream_key", path(identity.map(|identity| &identity.key))),
             ("upstream_server_name", json!(upstream.server_name)),
+            ("engine_metrics", json!(self.engine_metrics.as_ref().map(ToString::to_string))),
             ("tls_cert", path(tls.map(|tls| &tls.cert))),
             ("tls_key", path(tls.map(|tls| &tls.key))),
             ("tls_client_ca", path(tls.and_then(|tls| tls.client_ca.as_ref()))),
@@ -144,6 +146,7 @@ impl ProxyConfig {
             admin: self.admin,
             admin_access: self.admin_access.clone(),
             upstream: UpstreamConfig { connect_timeout, ..self.upstream.clone() },
+            engine_metrics: self.engine_metrics.clone(),
             tls: self.tls.clone(),
             workers: self.workers,
             tokenizers: self.tokenizers.clone(),

@@ -13,6 +13,7 @@
 
 mod defaults;
 mod dump;
+mod engine_metrics_url;
 mod environment;
 mod error;
 mod file;
@@ -28,6 +29,7 @@ mod validate;
 pub(crate) mod yaml;
 
 pub use defaults::ADMIN_PORT;
+pub use engine_metrics_url::EngineMetricsUrl;
 pub(crate) use error::closest_match;
 pub use error::{ConfigError, ConfigProblem};
 pub use layer::{SettingOrigin, SettingsLayer};

@@ -9,6 +9,7 @@ use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::engine_metrics_url::EngineMetricsUrl;
 use super::storage_url::StorageUrl;
 use super::upstream::ServerAddress;
 use crate::measure::dialect::Routes;
@@ -32,6 +33,8 @@ pub struct ProxyConfig {
     pub admin_access: AdminAccessConfig,
     /// The inference server.
     pub upstream: UpstreamConfig,
+    /// The engine's own metrics, for the live page; none by default, because the upstream may be a router or a balancer.
+    pub engine_metrics: Option<EngineMetricsUrl>,
     /// TLS to clients; `None` is plain text.
     pub tls: Option<TlsFiles>,
     /// Request headers to add; none by default, because the proxy is transparent.

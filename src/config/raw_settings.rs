@@ -91,6 +91,10 @@ pub struct RawSettings {
     #[arg(long, help_heading = "Upstream", value_name = "NAME")]
     pub upstream_server_name: Option<String>,
 
+    /// Show the engine's own figures on the live page, from its metrics at this URL
+    #[arg(long, help_heading = "Upstream", value_name = "URL", value_hint = ValueHint::Url)]
+    pub engine_metrics: Option<String>,
+
     /// Serve clients over TLS with the certificate in this PEM file
     #[arg(long, help_heading = "TLS to clients", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub tls_cert: Option<String>,

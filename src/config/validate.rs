@@ -11,6 +11,7 @@ use clap::ValueEnum;
 
 use super::defaults::{self, BOUNDS, DEFAULTS, NONE};
 use super::dump::format_duration;
+use super::engine_metrics_url::EngineMetricsUrl;
 use super::error::{ConfigError, ConfigProblem, expected_but_found, expected_one_of};
 use super::layer::{SettingsLayer, SourcedText};
 use super::proxy::{
@@ -93,6 +94,7 @@ impl SettingsReader<'_> {
         let tokenizers = self.tokenizers();
         let max_models = self.number("max_models");
         let provider = self.provider();
+        let engine_metrics = self.engine_metrics();
         let trace_probes = self.boolean("trace_probes");
         let capture = self.capture();
         let access_log = self.boolean("access_log");
@@ -104,6 +106,7 @@ impl SettingsReader<'_> {
             admin_hosts: admin_hosts?,
             admin_access: admin_access?,
             upstream: upstream?,
+            engine_metrics,
             tls,
             headers: headers?,
             ask_usage: ask_usage?,
@@ -175,6 +178,11 @@ impl SettingsReader<'_> {
                 None
             }
         }
+    }
+
+    fn engine_metrics(&mut self) -> Option<EngineMetricsUrl> {
+        let text = self.texts("engine_metrics").pop()?;
+        self.parse("engine_metrics", &text, EngineMetricsUrl::from_str)
     }
 
     fn server_name(&mut self) -> Option<String> {

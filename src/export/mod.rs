@@ -26,6 +26,7 @@
 
 pub mod admin;
 pub mod control;
+pub mod engine_metrics;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub mod identity;

@@ -42,6 +42,7 @@ mod outcome;
 pub mod record;
 pub mod request_class;
 pub mod sample_share;
+pub mod server_metrics;
 pub mod shape;
 pub mod slo;
 mod stream_stats;

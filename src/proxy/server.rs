@@ -27,6 +27,7 @@ use crate::config::otlp::OtlpConfig;
 use crate::export::control::live_view::LiveSnapshot;
 use crate::export::control::process_control::ProcessControl;
 use crate::export::control::thread::{ControlHandle, ControlPlane, RuntimeSettings};
+use crate::export::engine_metrics::EngineMetricsSource;
 use crate::export::identity::instance_name;
 use crate::export::otlp;
 use crate::export::otlp::logs::LogPipeline;
@@ -136,7 +137,8 @@ impl Proxy {
         let upstream = server.as_ref().map(ToString::to_string);
         let certificates = Certificates::load(&config)?;
         let plane = ControlPlane::new(rules(&config, convention), otlp, logs, upstream, Clock::Monotonic)
-            .with_access(Arc::clone(&certificates.admin));
+            .with_access(Arc::clone(&certificates.admin))
+            .with_engine_metrics(engine_metrics(&config));
         let controls = plane.handle();
         enable_rx_timestamps();
         let (drain, draining) = watch::channel(DrainState::Serving);
@@ -370,6 +372,13 @@ where
 }
 
 /// The control thread's settings from a configuration.
+/// Where the live page's figures of the engine come from. The certificates are the upstream's: both are one server, or
+/// its neighbour.
+fn engine_metrics(config: &ProxyConfig) -> Option<EngineMetricsSource> {
+    let url = config.engine_metrics.clone()?;
+    Some(EngineMetricsSource { url, ca: config.upstream.ca.clone() })
+}
+
 fn rules(config: &ProxyConfig, convention: Convention) -> RuntimeSettings {
     RuntimeSettings {
         aggregate: aggregate::AggregateSettings {

@@ -19,8 +19,8 @@ use super::RequestSummary;
 use super::ascii_plot::{format_percent, format_value};
 use super::metric::{MetricUnit, ReportMetric};
 use super::servers::{ServerSummary, Trend};
+use crate::measure::server_metrics::ServerMetric;
 use crate::stats::interval::Interval;
-use crate::trace_file::server_metrics::ServerMetric;
 
 /// Hardware and model, as flags state them.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -31,7 +31,7 @@
 //! | `bandwidth_bound` | with `--hardware`: the memory's bound on TPOT ([`hardware`]) |
 //! | `side_by_side[]` | with `--definitions all`: `definitions`, and `throughput`, `goodput`, `metrics` as that tool defines them |
 //! | `metrics` | by name: `unit` (`ms`, `tokens`, `tokens/s`), `count`, `avg`, `min`, `p…`, `max`, `std`, `sum`; of latencies `tail_ratio`, p99 ÷ p50; `ci95` ([`confidence`]): `effective_count`, and `low`, `high` of `avg`, of each percentile and of `tail_ratio`; `null` without enough data |
-//! | `servers[]` | with `--server-metrics` (replay, load): `url`, `scrapes`, `failed`, `from_s` and `to_s` (the time that they cover), `figures` by name ([`ServerMetric`](crate::trace_file::server_metrics::ServerMetric)): `unit`, `avg`, `min`, `max` of a gauge, `total`, `per_second` of a counter; `durations`: `mean_s`, `requests` of the server's own histograms; `prefix_hit_rate` |
+//! | `servers[]` | with `--server-metrics` (replay, load): `url`, `scrapes`, `failed`, `from_s` and `to_s` (the time that they cover), `figures` by name ([`ServerMetric`](crate::measure::server_metrics::ServerMetric)): `unit`, `avg`, `min`, `max` of a gauge, `total`, `per_second` of a counter; `durations`: `mean_s`, `requests` of the server's own histograms; `prefix_hit_rate` |
 //! | `in_flight` | open requests of the same source at each send, including the new one: `mean`, `max`, `over_time` in 60 equal parts of `seconds` |
 //! | `fidelity` | of a run: planned compared with sent and achieved ([`fidelity`] has the definitions); see below |
 //! | `warm_up` | the run's warm-up, which counts nowhere else: every key from `requests` to `metrics` |

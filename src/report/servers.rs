@@ -15,8 +15,9 @@ use serde::Serialize;
 
 use super::ascii_plot::{format_percent, format_value, with_thousands};
 use super::metric::MetricUnit;
+use crate::measure::server_metrics::{MetricKind, SeriesAggregation, ServerMetric};
 use crate::measure::time::Stamp;
-use crate::trace_file::server_metrics::{MetricKind, Scrape, SeriesAggregation, ServerMetric};
+use crate::trace_file::server_metrics::Scrape;
 
 /// One scrape, on the shared timeline.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -13,8 +13,8 @@ use super::fidelity::text;
 use super::metric::ReportMetric;
 use super::servers::{SLICE_FIGURES, ServerSummary, aggregate};
 use super::{PerGpuThroughput, Report, RequestSummary, checklist, diagnosis, side_by_side, time_course};
+use crate::measure::server_metrics::ServerMetric;
 use crate::stats::interval::{Interval, NotEnoughData};
-use crate::trace_file::server_metrics::ServerMetric;
 
 /// Default percentiles that fit on a screen.
 pub const PERCENTILES: [f64; 6] = [50.0, 90.0, 95.0, 99.0, 99.9, 99.99];

@@ -12,8 +12,8 @@ use super::servers::{ServerSummary, Trend};
 use super::source::ReportSource;
 use super::time_course::TimeCourse;
 use crate::measure::record::{CountSource, LaterTurns, Outcome};
+use crate::measure::server_metrics::ServerMetric;
 use crate::measure::time::{Gap, Stamp};
-use crate::trace_file::server_metrics::ServerMetric;
 
 /// Minimum number of values above a percentile; with fewer, another run would give a different value.
 const MIN_TAIL_VALUES: f64 = 10.0;

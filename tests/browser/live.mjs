@@ -6,6 +6,16 @@ import * as stage from "./stage.mjs";
 
 const json = async (admin, path) => (await fetch(`http://${admin}/api/${path}`)).json();
 const until = (page, what, argument) => page.waitForFunction(what, argument, { polling: 100 });
+// The last requests, when all that were sent are counted: the proxy counts one a moment after its client has the reply.
+async function settledRequests(admin) {
+  for (let before = -1; ; ) {
+    const { requests, next } = await json(admin, "requests");
+    if (next === before) return requests;
+    before = next;
+    await new Promise((resolve) => setTimeout(resolve, 300));
+  }
+}
+
 const number = (text) => Number(text.match(/[\d.,]+/)[0].replaceAll(",", ""));
 const requestRows = (page) => page.locator("#requests tbody tr:has(button)");
 
@@ -74,7 +84,7 @@ export const checks = (visit) => ({
   async "the last requests are those of the program, and the filter finds by id, outcome and route"({ browser, admin, address, model }) {
     await Promise.all([0, 1, 2].map(() => stage.ask(address, model, { fault: "status=503" })));
     await fetch(`http://${address}/v1/completions`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ model, prompt: "Hello", max_tokens: 3 }) }).then((reply) => reply.text());
-    const { requests } = await json(admin, "requests");
+    const requests = await settledRequests(admin);
     const page = await visit(browser, admin);
     const shows = (count) => until(page, (count) => document.querySelectorAll("#requests tbody tr button").length === count, count);
     await shows(Math.min(100, requests.length));
@@ -109,7 +119,7 @@ export const checks = (visit) => ({
 
   async "the bars of a waterfall are as long as the phases"({ browser, admin, address, model }) {
     await stage.ask(address, model, { tokens: 40 });
-    const { requests } = await json(admin, "requests");
+    const requests = await settledRequests(admin);
     const { response_id: id, phases_ms: at, duration_ms: all } = requests.find(({ outcome, output_tokens }) => outcome === "success" && output_tokens === 40);
     const page = await visit(browser, admin);
     await page.locator("#find").fill(id);
@@ -173,6 +183,20 @@ export const checks = (visit) => ({
     await page.locator("#whole").click();
     await until(page, () => document.getElementById("moment-told").textContent === "now");
     assert.equal(await page.locator("#range").inputValue(), "900");
+  },
+
+  async "the engine's own figures stand beside the proxy's"({ browser, admin, address, model }) {
+    const held = stage.ask(address, model, { tokens: 400, fault: "" });
+    const page = await visit(browser, admin);
+    const cell = (name) => page.locator("#engine tbody tr", { has: page.locator("th", { hasText: name }) }).first().locator("td").textContent();
+    // The program asks the engine every five seconds; the request takes about as long.
+    await until(page, () => Number(document.querySelector("#engine tbody tr:nth-child(2) td")?.textContent) > 0);
+    const { url, failed, samples } = await json(admin, "engine");
+    assert.match(url, /\/metrics$/);
+    assert.equal(failed, null);
+    assert.equal(number(await cell("running")), samples.at(-1).figures.running);
+    assert.equal(number(await page.locator("#chart-engine-queue .legend b").nth(1).textContent()), samples.at(-1).figures.running);
+    await held;
   },
 
   async "it says which instance this is, and with which settings"({ browser, admin }) {

@@ -42,7 +42,8 @@ export async function simulator(program, models, address = "127.0.0.1:0") {
 }
 
 export async function proxy(program, upstream, address = "127.0.0.1:0") {
-  const args = ["proxy", "--upstream", `http://${upstream}`, "--listen", "127.0.0.1:0", "--admin", address, "--slo", "chat: ttft<=2s", "--slo", "strict: ttft<=1ms"];
+  const args = ["proxy", "--upstream", `http://${upstream}`, "--listen", "127.0.0.1:0", "--admin", address, "--slo", "chat: ttft<=2s", "--slo", "strict: ttft<=1ms",
+    "--engine-metrics", `http://${upstream}/metrics`];
   const started = await start(program, args, /listen=([0-9.:]+) admin=([0-9.:]+)/);
   return { ...started, address: started.match[1], admin: started.match[2] };
 }

@@ -132,7 +132,7 @@ fn check_prints_what_is_in_force_and_where_it_comes_from() {
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318");
     command.env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=s3cret").env("OTEL_TRACES_EXPORTER", "none");
     let stdout = "\
-# Streamgauge 0.1.0, configuration 69464c0d863b846f
+# Streamgauge 0.1.0, configuration c5f8b21dec911aa3
 listen: 127.0.0.1:8080  # default
 admin: 127.0.0.1:9464  # default
 admin_hosts: none  # default
@@ -151,6 +151,7 @@ upstream_ca: null  # default
 upstream_cert: null  # default
 upstream_key: null  # default
 upstream_server_name: null  # default
+engine_metrics: null  # default
 tls_cert: null  # default
 tls_key: null  # default
 tls_client_ca: null  # default

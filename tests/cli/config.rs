@@ -66,7 +66,7 @@ const UPSTREAM: (&str, &str) = ("STREAMGAUGE_UPSTREAM", "http://127.0.0.1:8000")
 
 /// For every setting three values that differ from its default, in their effective form. `upstream` is https
 /// throughout, because certificates need it; `PEM` stands for a file that exists.
-const SAMPLES: [(&str, [&str; 3]); 57] = [
+const SAMPLES: [(&str, [&str; 3]); 58] = [
     ("listen", ["0.0.0.0:1", "0.0.0.0:2", "[::1]:3"]),
     ("admin", ["127.0.0.1:4", "127.0.0.2:5", "[::1]:6"]),
     ("admin_hosts", ["gauge", "a.example,*.svc", "*"]),
@@ -85,6 +85,7 @@ const SAMPLES: [(&str, [&str; 3]); 57] = [
     ("upstream_cert", ["PEM", "PEM", "PEM"]),
     ("upstream_key", ["PEM", "PEM", "PEM"]),
     ("upstream_server_name", ["a.example", "b.example", "10.0.0.1"]),
+    ("engine_metrics", ["http://a/metrics", "https://b:8000/metrics", "http://[::1]:8443/m"]),
     ("tls_cert", ["PEM", "PEM", "PEM"]),
     ("tls_key", ["PEM", "PEM", "PEM"]),
     ("tls_client_ca", ["PEM", "PEM", "PEM"]),
@@ -228,6 +229,7 @@ fn the_defaults_are_those_that_are_documented() {
         tokenizers: Vec::new(),
         max_models: 64,
         provider: None,
+        engine_metrics: None,
         tail_keep: TailSampling::default(),
         trace_probes: false,
         capture: CaptureConfig {
@@ -383,6 +385,12 @@ fn what_cannot_be_believed_is_named_with_its_place_and_the_remedy() {
             "upstream_server_name",
             "a/b",
             "expected a host name or an IP address, as in llm.example.com, found `a/b`".to_owned(),
+        ),
+        (
+            "engine_metrics",
+            "http://u:s3cret@h/metrics",
+            "expected the URL of the engine's metrics without credentials or a query, as in http://127.0.0.1:8000/metrics"
+                .to_owned(),
         ),
         ("headers", "via,none", "`none` goes with nothing else; take it or the others out".to_owned()),
         ("headers", "via,x-real-ip", "expected via, forwarded or none, found `x-real-ip`".to_owned()),
@@ -786,7 +794,7 @@ fn the_default_block_length_depends_on_its_unit() {
 #[test]
 fn the_digest_names_the_values_and_not_how_they_were_typed() {
     let digest = |flags: &[&str]| load("upstream: http://a", flags, &[]).unwrap().config.digest();
-    assert_eq!(digest(&["--workers=2"]), "39343b8edfa8b922");
+    assert_eq!(digest(&["--workers=2"]), "357b3c649f186a26");
     assert_eq!(digest(&["--workers=2", "--stall=1000ms"]), digest(&["--workers=2"]));
     assert_ne!(digest(&["--workers=2", "--stall=1001ms"]), digest(&["--workers=2"]));
 }
@@ -809,6 +817,7 @@ fn a_reload_takes_bounds_and_rules_and_holds_places() {
         "upstream_cert",
         "upstream_key",
         "upstream_server_name",
+        "engine_metrics",
         "tls_cert",
         "tls_key",
         "tls_client_ca",

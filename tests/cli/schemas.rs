@@ -155,7 +155,8 @@ fn what_the_demo_prints_and_serves_is_what_the_schemas_describe() {
     let mut demo = demo::start(&[&demo::FREE_PORTS[..], &["--for=3s", "--json"]].concat());
     let [_, admin] = demo.addresses();
     demo.line();
-    let served = ["state", "live", "history"].map(|name| (format!("api-{name}"), get(admin, &format!("/api/{name}"))));
+    let served = ["state", "requests", "engine", "live", "history"]
+        .map(|name| (format!("api-{name}"), get(admin, &format!("/api/{name}"))));
     for (name, document) in &served {
         assert_eq!(problems(name, document), [""; 0], "{document}");
     }
@@ -185,8 +186,19 @@ fn a_document_with_a_missing_a_wrong_or_a_further_key_is_not_what_the_schemas_de
 
 #[test]
 fn each_document_has_a_test_here() {
-    let elsewhere =
-        ["run", "sweep-file", "demo", "twin-fit", "twin-run", "plan-twin", "api-state", "api-live", "api-history"];
+    let elsewhere = [
+        "run",
+        "sweep-file",
+        "demo",
+        "twin-fit",
+        "twin-run",
+        "plan-twin",
+        "api-state",
+        "api-requests",
+        "api-engine",
+        "api-live",
+        "api-history",
+    ];
     let mut tested: Vec<&str> = PRINTED.iter().map(|(name, _)| *name).chain(elsewhere).collect();
     tested.sort_unstable();
     tested.dedup();

@@ -11,12 +11,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use streamgauge::engine::{CostModel, EngineOptions};
+use streamgauge::measure::server_metrics::ServerMetric;
 use streamgauge::measure::time::Gap;
 use streamgauge::sim::{RunningServer, SimOptions, SimServer};
 use streamgauge::trace_file::reader::TraceReader;
-use streamgauge::trace_file::server_metrics::{
-    SERVER_METRICS_FILE, Scrape, ScrapesHeader, ScrapesWriter, ServerMetric, read,
-};
+use streamgauge::trace_file::server_metrics::{SERVER_METRICS_FILE, Scrape, ScrapesHeader, ScrapesWriter, read};
 use streamgauge::trace_file::writer::TraceWriter;
 
 use crate::support::client::Client;

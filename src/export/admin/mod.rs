@@ -8,6 +8,7 @@
 //! | `/readyz` | 200 while the proxy accepts requests and its upstream is reachable, else 503 with the reason |
 //! | `/api/state` | one JSON object: version, open requests, recent requests; see [`state`] |
 //! | `/api/requests` | the last 500 requests, by ids and times; see [`requests`] |
+//! | `/api/engine` | the engine's own figures of the last 15 minutes; see [`engine_metrics`](crate::export::engine_metrics) |
 //! | `/api/live` | server-sent events, one JSON object a second; see [`live`] |
 //! | `/api/history` | the last 15 minutes in steps of one second; see [`history`] |
 //! | `/config`, `/log-level` | the configuration in force, and the log level, which can be changed; see `log_level` |
@@ -66,6 +67,7 @@ use self::history::HistoryLog;
 use self::live::LiveFeed;
 use super::control::live_view::LiveSnapshot;
 use super::control::state::ControlState;
+use super::engine_metrics::EngineMetrics;
 use crate::measure::time::Gap;
 
 /// Maximum number of connections. Two scrapers, a kubelet and some people need about ten.
@@ -96,6 +98,7 @@ pub(super) struct AdminServer {
     access: Arc<AdminAccess>,
     /// URL of the upstream.
     upstream: Option<String>,
+    engine: Option<Arc<EngineMetrics>>,
     /// Counts new connections and requests.
     activity_counter: AtomicU64,
 }
@@ -113,13 +116,19 @@ struct AdminConnection {
 
 impl AdminServer {
     /// Creates an admin server for this control state.
-    pub(super) fn new(telemetry: Arc<ControlState>, upstream: Option<String>, access: Arc<AdminAccess>) -> Self {
+    pub(super) fn new(
+        telemetry: Arc<ControlState>,
+        upstream: Option<String>,
+        engine: Option<Arc<EngineMetrics>>,
+        access: Arc<AdminAccess>,
+    ) -> Self {
         Self {
             telemetry,
             live: LiveFeed::default(),
             history: HistoryLog::default(),
             access,
             upstream,
+            engine,
             activity_counter: AtomicU64::new(0),
         }
     }

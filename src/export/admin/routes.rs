@@ -21,13 +21,14 @@ use crate::export::prometheus::negotiate;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-const PATHS: [(&str, &str); 10] = [
+const PATHS: [(&str, &str); 11] = [
     ("/", "the live page, in a browser; elsewhere this list"),
     ("/metrics", "metrics, for Prometheus"),
     ("/livez", "200 while the process turns"),
     ("/readyz", "200 while requests are taken and the upstream can be reached"),
     ("/api/state", "what is going on, and the last requests"),
     ("/api/requests", "the last 500 requests, by ids and times"),
+    ("/api/engine", "the engine's own figures, with --engine-metrics"),
     ("/api/live", "rates and latencies, once a second"),
     ("/api/history", "the last quarter of an hour, second by second"),
     ("/config", "the configuration in force, without secrets"),
@@ -76,6 +77,12 @@ impl AdminServer {
             "/api/requests" => {
                 let query = request.uri().query().unwrap_or_default();
                 json_reply(StatusCode::OK, &RequestsResponse::of(&self.telemetry, query))
+            }
+            "/api/engine" => {
+                let query = request.uri().query().unwrap_or_default();
+                let after = query.split('&').find_map(|pair| pair.strip_prefix("after=")?.parse().ok());
+                let told = self.engine.as_ref().map(|engine| engine.since(after));
+                json_reply(StatusCode::OK, &told.unwrap_or_default())
             }
             "/api/live" if is_head => reply(StatusCode::OK, "text/event-stream", ""),
             "/api/live" => self.live(seat),

@@ -22,6 +22,7 @@ use crate::clock::Clock;
 use crate::config::otlp::{ExporterConfig, OtlpConfig, Sampler};
 use crate::export::admin::AdminServer;
 use crate::export::admin::access::AdminAccess;
+use crate::export::engine_metrics::{EngineMetrics, EngineMetricsSource};
 use crate::export::identity;
 use crate::export::otlp::batch::BatchExporter;
 use crate::export::otlp::exporter::{MetricsExporter, StopSignal};
@@ -41,6 +42,7 @@ pub struct ControlPlane {
     spans: Option<BatchExporter<SpanEncoder>>,
     logs: Option<BatchExporter<LogEncoder>>,
     upstream: Option<String>,
+    engine: Option<Arc<EngineMetrics>>,
     access: Arc<AdminAccess>,
     admin_released: watch::Sender<bool>,
     /// One exporter configuration per collector.
@@ -100,6 +102,7 @@ impl ControlPlane {
             spans,
             logs,
             upstream,
+            engine: None,
             access: Arc::default(),
             admin_released: watch::Sender::new(false),
             collectors,
@@ -109,6 +112,11 @@ impl ControlPlane {
     /// Admits only these clients to the admin port. By default it admits everyone.
     pub fn with_access(self, access: Arc<AdminAccess>) -> Self {
         Self { access, ..self }
+    }
+
+    /// Shows the figures of this engine on the live page. By default there are none.
+    pub fn with_engine_metrics(self, source: Option<EngineMetricsSource>) -> Self {
+        Self { engine: source.map(|source| Arc::new(EngineMetrics::new(source))), ..self }
     }
 
     /// Returns a sender that releases the admin port to another process: after `true`, the server accepts no connection
@@ -149,18 +157,20 @@ impl ControlPlane {
 
     /// Runs until `stop`, then at most `flush` longer for the last exports. Use a single-threaded runtime.
     pub async fn run(self, admin: Option<TcpListener>, stop: impl Future<Output = ()>, flush: Gap) {
-        let Self { telemetry, metrics, spans, logs, upstream, access, admin_released: admin_left, collectors, .. } =
-            self;
+        let Self { telemetry, metrics, spans, logs, upstream, engine, access, .. } = self;
         let (order, ordered) = StopSignal::new();
         let mut forever = JoinSet::new();
         let mut exporters = JoinSet::new();
         forever.spawn(drain(Arc::clone(&telemetry)));
-        for collector in collectors {
+        for collector in self.collectors {
             forever.spawn(probe_collector(collector, telemetry.clock.clone()));
         }
         if let Some(listener) = admin {
-            let server = AdminServer::new(Arc::clone(&telemetry), upstream, access);
-            forever.spawn(server.serve(listener, admin_left.subscribe()));
+            if let Some(engine) = &engine {
+                forever.spawn(Arc::clone(engine).run(telemetry.clock.clone()));
+            }
+            let server = AdminServer::new(Arc::clone(&telemetry), upstream, engine, access);
+            forever.spawn(server.serve(listener, self.admin_released.subscribe()));
         }
         if let Some(exporter) = metrics {
             let source = Arc::clone(&telemetry);

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::super::request_point::RequestPoint;
 use super::ComparedRun;
-use crate::trace_file::server_metrics::ServerMetric;
+use crate::measure::server_metrics::ServerMetric;
 
 /// Relative change from which a factor is worth a look.
 const NOTABLE_CHANGE: f64 = 0.1;

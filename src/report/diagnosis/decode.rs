@@ -5,7 +5,7 @@
 
 use super::super::servers::{MeanDuration, ServerSummary, Trend};
 use super::{DiagnosisVerdict, Evidence, EvidenceUnit, Finding, RuleInput, scheduler};
-use crate::trace_file::server_metrics::ServerMetric;
+use crate::measure::server_metrics::ServerMetric;
 
 /// Share of the mean E2E.
 const MIN_SHARE: f64 = 0.5;

@@ -2,7 +2,7 @@
 
 use super::super::servers::Trend;
 use super::{DiagnosisVerdict, Evidence, EvidenceUnit, Finding, RuleInput};
-use crate::trace_file::server_metrics::ServerMetric;
+use crate::measure::server_metrics::ServerMetric;
 
 pub(super) fn diagnose(input: &RuleInput<'_>) -> Option<Finding> {
     let total = |metric: ServerMetric| {

@@ -8,10 +8,10 @@ use super::super::metric::ReportMetric;
 use super::super::request_point::RequestPoint;
 use super::super::servers::{MeanDuration, ServerSummary};
 use super::{Evidence, EvidenceUnit};
+use crate::measure::server_metrics::ServerMetric;
 use crate::stats::bootstrap::BlockBootstrap;
 use crate::stats::estimate::{Estimate, rate};
 use crate::stats::regression::{LineFit, fit_line};
-use crate::trace_file::server_metrics::ServerMetric;
 
 /// Minimum range of x, as a share of its mean: below, the slope is that of noise.
 const MIN_RELATIVE_RANGE: f64 = 0.2;

@@ -2,7 +2,7 @@
 
 use super::super::servers::{ServerSummary, Trend};
 use super::{DiagnosisVerdict, Evidence, EvidenceUnit, Finding, RuleInput};
-use crate::trace_file::server_metrics::ServerMetric;
+use crate::measure::server_metrics::ServerMetric;
 
 /// Mean number of requests that wait.
 const MIN_WAITING: f64 = 1.0;

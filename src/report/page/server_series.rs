@@ -2,10 +2,10 @@
 
 use super::chart::{Chart, ChartUnit, Column};
 use super::time_series::TimeAxis;
+use crate::measure::server_metrics::{MetricKind, ServerMetric};
 use crate::report::servers::{ServerSummary, aggregate_value};
 use crate::report::source::ReportSource;
 use crate::report::summarize_servers;
-use crate::trace_file::server_metrics::{MetricKind, ServerMetric};
 
 /// Figures of one unit, on one chart.
 struct SeriesGroup {

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::load_mix::LoadMix;
+use crate::measure::server_metrics::ServerMetric;
 use crate::measure::slo::criteria::Criteria;
 use crate::measure::slo::{Slo, Slos};
 use crate::measure::time::Stamp;
@@ -18,7 +19,6 @@ use crate::report::sweep::level_result::goal_results;
 use crate::report::sweep::level_verdict::LevelVerdict;
 use crate::stats::length_histogram::LengthHistogram;
 use crate::stats::samples::Samples;
-use crate::trace_file::server_metrics::ServerMetric;
 
 /// One level of a sweep: its valid runs together.
 #[derive(Clone, Debug, Serialize, JsonSchema)]

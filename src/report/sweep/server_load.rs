@@ -3,9 +3,9 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::measure::server_metrics::ServerMetric;
 use crate::report::servers::{ServerSummary, Trend};
 use crate::report::source::ReportSource;
-use crate::trace_file::server_metrics::ServerMetric;
 
 /// Figures of all scraped pages of a level's runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]

@@ -4,8 +4,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use streamgauge_fuzz::replay::server::scrape::exposition::samples;
-use streamgauge_fuzz::replay::server::scrape::metric_names::figures;
+use streamgauge_fuzz::measure::server_metrics::exposition::samples;
+use streamgauge_fuzz::measure::server_metrics::metric_names::figures;
 use streamgauge_fuzz::trace_file::server_metrics::Scrape;
 
 fuzz_target!(|page: &str| {

@@ -1,10 +1,11 @@
-// Polls the admin port once a second: the last 15 minutes of the selected model, the models of one moment, and the last
-// requests.
+// Polls the admin port once a second: the last 15 minutes of the selected model, the models of one moment, the last
+// requests, and the engine's own figures.
 
 const EVERY_MS = 1000;
 const PATIENCE_MS = 5000;
 const MOST_SECONDS = 900;
 const MOST_REQUESTS = 500;
+const MOST_SAMPLES = 180;
 
 export class Feed {
   // `changed` is called after every reply and every failure.
@@ -20,6 +21,8 @@ export class Feed {
     // Latest first.
     this.requests = [];
     this.state = null;
+    // The last reply of /api/engine, with all samples.
+    this.engine = { url: null, samples: [] };
     [this.next, this.nextRequests] = [null, null];
     // Time of the connection loss on the browser's clock, and its reason.
     this.lost = null;
@@ -56,6 +59,7 @@ export class Feed {
         get("api/history", { model: this.model, after: this.next }),
         get("api/history", { by_model: true, seconds: 10, until: this.until }),
         get("api/requests", { after: this.nextRequests }),
+        get("api/engine", { after: this.engine.samples.at(-1)?.unix_ms ?? null }),
       ]);
       if (asking !== this.asking) return;
       this.take(...told);
@@ -75,12 +79,13 @@ export class Feed {
     this.changed();
   }
 
-  take({ seconds, models, next, whole, ...state }, { seconds: byModel }, recent) {
+  take({ seconds, models, next, whole, ...state }, { seconds: byModel }, recent, engine) {
     this.seconds = whole ? seconds : this.seconds.concat(seconds).slice(-MOST_SECONDS);
     if (models) this.models = models;
     this.next = next;
     this.state = state;
     this.byModel = byModel;
+    this.engine = { ...engine, samples: this.engine.samples.concat(engine.samples).slice(-MOST_SAMPLES) };
     this.nextRequests = recent.next;
     // The position of a request among all of the process identifies it.
     const [run, added] = recent.next.split("-");

@@ -9,6 +9,7 @@
 //! | `selection.js`, `view.js` | the selected model and SLO; the visible part of the time axis |
 //! | `figures.js` | windows, rates, quantiles and limits of the seconds; needs no browser |
 //! | `charts.js`, `chart.js`, `latency_chart.js`, `count_charts.js` | the charts |
+//! | `engine.js` | the engine's own figures: two charts and a table |
 //! | `tables.js`, `models.js` | the values as text, for everyone and for screen readers |
 //! | `requests.js`, `waterfall.js` | the last requests, their filter, and the phases of one |
 //! | `instance.js`, `banners.js` | which instance this is, its settings and its problems |
@@ -48,7 +49,7 @@ pub(super) struct Asset {
 
 pub(super) static INDEX: Asset = Asset::new("/", HTML, include_bytes!("index.html"));
 
-static ASSETS: [Asset; 20] = [
+static ASSETS: [Asset; 21] = [
     Asset::new("/page/page.css", CSS, include_bytes!("page.css")),
     Asset::new("/page/page.js", SCRIPT, include_bytes!("page.js")),
     Asset::new("/page/feed.js", SCRIPT, include_bytes!("feed.js")),
@@ -60,6 +61,7 @@ static ASSETS: [Asset; 20] = [
     Asset::new("/page/latency_chart.js", SCRIPT, include_bytes!("latency_chart.js")),
     Asset::new("/page/count_charts.js", SCRIPT, include_bytes!("count_charts.js")),
     Asset::new("/page/tables.js", SCRIPT, include_bytes!("tables.js")),
+    Asset::new("/page/engine.js", SCRIPT, include_bytes!("engine.js")),
     Asset::new("/page/models.js", SCRIPT, include_bytes!("models.js")),
     Asset::new("/page/requests.js", SCRIPT, include_bytes!("requests.js")),
     Asset::new("/page/waterfall.js", SCRIPT, include_bytes!("waterfall.js")),

@@ -3,6 +3,7 @@
 import { Banners } from "./banners.js";
 import { Charts } from "./charts.js";
 import { byId, clock, setText } from "./dom.js";
+import { Engine } from "./engine.js";
 import { Feed } from "./feed.js";
 import { LATENCIES, WINDOW_SECONDS, phases, slosOf, windowAt } from "./figures.js";
 import { Instance } from "./instance.js";
@@ -27,7 +28,7 @@ const tables = new Tables();
 const banners = new Banners();
 const requests = new Requests();
 const instance = new Instance();
-const charts = new Charts(byId("charts"), {
+const on = {
   pointed: (at) => {
     pointedAt = at;
     showMoment();
@@ -36,7 +37,9 @@ const charts = new Charts(byId("charts"), {
     view.select(from, to);
     redraw();
   },
-});
+};
+const charts = new Charts(byId("charts"), on);
+const engine = new Engine(on);
 const feed = new Feed(update);
 const selection = new Selection((change) => {
   if (change === "model") feed.look(selection.model);
@@ -69,6 +72,7 @@ function update() {
   selection.offer(feed.models, Object.keys(state.slos));
   if (document.hidden) return;
   rows = feed.seconds.map(rowOf);
+  engine.take(feed.engine);
   banners.failures(lost, feed.seconds);
   requests.update(feed.requests, selection.model, selection.slo);
   showModels(feed.byModel, slosOf(state, selection.slo), (name) => selection.choose(name));
@@ -81,7 +85,9 @@ function update() {
 function redraw() {
   if (rows.length === 0) return;
   visible = view.of(rows);
-  charts.update({ rows: rows.slice(visible.first, visible.end + 1), span: visible.span, slos: slosOf(feed.state, selection.slo) });
+  const shown = { rows: rows.slice(visible.first, visible.end + 1), span: visible.span, slos: slosOf(feed.state, selection.slo) };
+  charts.update(shown);
+  engine.update(shown);
   moment.min = String(-Math.max(1, visible.end - visible.first));
   range.value = view.selection ? "" : String(view.seconds);
   byId("whole").disabled = !view.selection;
@@ -108,6 +114,7 @@ function showMoment() {
   const when = `the ${WINDOW_SECONDS} s before ${clock(row.unix_ms)}${isPast ? "" : " (now)"}`;
   setText(byId("figures-of"), `${selection.model ?? ALL}, ${when}`);
   charts.show(row, index < visible.end);
+  engine.show(row, index - visible.first, index < visible.end);
   tables.update(windowAt(feed.seconds, index), feed.seconds[index], sumOf(feed.seconds), slosOf(feed.state, selection.slo));
   feed.until = chosen === null && !view.selection ? null : row.unix_ms;
   setText(byId("models-of"), `Each in ${feed.until === null ? `the ${WINDOW_SECONDS} s before now` : when}.`);

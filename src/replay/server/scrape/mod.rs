@@ -5,10 +5,7 @@
 //! time zero and the last one after the last response. So the run's share of a counter is known.
 //!
 //! Pages are untrusted: each has a timeout of five seconds and a limit of 4 MiB, and only numbers under known names are
-//! kept ([`metric_names`]). A failed scrape becomes a row with its reason and stops nothing.
-
-pub mod exposition;
-pub mod metric_names;
+//! kept ([`server_metrics`](crate::measure::server_metrics)). A failed scrape becomes a row with its reason and stops nothing.
 
 use std::cell::RefCell;
 use std::io;
@@ -24,6 +21,7 @@ use tokio::sync::watch;
 
 use super::http_fetch::{FetchRequest, fetch};
 use crate::clock::Clock;
+use crate::measure::server_metrics::metric_names;
 use crate::measure::time::{Gap, Stamp};
 use crate::replay::sender::target::{TargetConnector, TargetUrl};
 use crate::trace_file::server_metrics::{SERVER_METRICS_FILE, Scrape, ScrapesHeader, ScrapesWriter, VERSION};

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::exposition::samples;
-use crate::trace_file::server_metrics::{SeriesAggregation, ServerMetric};
+use super::{SeriesAggregation, ServerMetric};
 
 /// One source of a figure.
 struct MetricMapping {
