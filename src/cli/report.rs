@@ -32,6 +32,7 @@ use crate::report::source::{SourceError, SourceReader, read};
 use crate::report::sweep::file::SweepFile;
 use crate::report::sweep::{self, Sweep, SweepReportOptions};
 use crate::report::{PERCENTILES, Report, csv, llmd, markdown, peer_summary, text};
+use crate::trace_file::run_files::runs_below;
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\
@@ -78,7 +79,7 @@ pub(super) const HELP: VerbHelp = VerbHelp {
 /// Slices of less are no slices: requests take longer.
 const MIN_SLICE: Gap = Gap::from_millis(1);
 /// Report latencies, rates and goodput of a capture, a run or a sweep
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(long_about = ABOUT)]
 #[command(group = ArgGroup::new("format"))]
 pub(super) struct Args {
@@ -171,6 +172,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
+    let args = &args.with_runs_below()?;
     for path in &args.paths {
         if let Some(file) = SweepFile::read(path).map_err(anyhow::Error::msg)? {
             return args.sweep(path, file);
@@ -272,6 +274,16 @@ fn captured_production(
 }
 
 impl Args {
+    /// Replaces each prefix of object storage that has runs by these.
+    fn with_runs_below(&self) -> anyhow::Result<Self> {
+        let mut paths = Vec::new();
+        for path in &self.paths {
+            let runs = runs_below(path).with_context(|| format!("cannot list {}", path.display()))?;
+            if runs.is_empty() { paths.push(path.clone()) } else { paths.extend(runs) }
+        }
+        Ok(Self { paths, ..self.clone() })
+    }
+
     fn hardware(&self) -> Option<Hardware> {
         Some(Hardware {
             bandwidth: self.hardware?,

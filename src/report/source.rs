@@ -4,7 +4,7 @@
 //! so several sources give exactly the result of one source with all their rows.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -22,6 +22,7 @@ pub use super::source_error::SourceError;
 use crate::measure::record::LaterTurns;
 use crate::measure::time::{Stamp, Window, extend_span};
 use crate::trace_file::reader::{RECORDS_FILE, RUN_FILE, TraceReader};
+use crate::trace_file::run_files::open_part;
 use crate::trace_file::server_metrics;
 use crate::trace_file::server_metrics::{SERVER_METRICS_FILE, Scrape, ScrapesHeader};
 
@@ -325,11 +326,13 @@ impl SourceReader {
     /// Returns an error if the path is none of these.
     pub fn open(path: &Path) -> Result<Self, SourceError> {
         let run = path.join(RUN_FILE);
+        let wrong = |reason: String| SourceError::Run { path: run.clone(), reason };
+        let run_file = open_part(&run).map_err(|error| wrong(error.to_string()))?;
         let mut source = ReportSource { path: path.display().to_string(), ..ReportSource::default() };
         let (mut measured, mut rows, mut scrapes) = (Window::default(), path.to_owned(), None);
-        if run.is_file() {
-            let wrong = |reason: String| SourceError::Run { path: run.clone(), reason };
-            let bytes = fs::read(&run).map_err(|error| wrong(error.to_string()))?;
+        if let Some(mut file) = run_file {
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes).map_err(|error| wrong(error.to_string()))?;
             let told = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
             (source, measured) =
                 ReportSource::from_run_file(source.path, told).map_err(|error| wrong(error.to_string()))?;

@@ -26,6 +26,7 @@ pub mod reader;
 pub mod response_fields;
 pub mod row;
 mod row_serializer;
+pub mod run_files;
 pub mod server_metrics;
 pub mod writer;
 

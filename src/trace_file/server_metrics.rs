@@ -12,6 +12,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use zstd::stream::{read::Decoder, write::Encoder};
 
+use super::run_files::open_part;
 use crate::measure::server_metrics::ServerMetric;
 
 /// File name in the folder of a run.
@@ -94,10 +95,7 @@ impl ScrapesWriter {
 /// # Errors
 /// If the file cannot be read or is invalid; the error names the line.
 pub fn read(path: &Path) -> io::Result<Option<(ScrapesHeader, Vec<Scrape>)>> {
-    let file = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        file => file?,
-    };
+    let Some(file) = open_part(path)? else { return Ok(None) };
     let mut lines = BufReader::new(Decoder::new(file)?);
     let mut number = 0_u64;
     let mut next = || -> io::Result<Option<(u64, Vec<u8>)>> {

@@ -238,6 +238,81 @@ fn four_processes_of_a_job_send_what_one_would_and_their_histograms_merge_to_its
     assert!(text.contains("\"success\":60"), "{text}");
 }
 
+/// The bound on the difference between the first requests of shards that start together on one machine.
+const START_BOUND_NS: u64 = 100_000_000;
+
+#[test]
+fn shards_that_meet_at_a_prefix_begin_together_and_a_report_of_the_prefix_has_every_request() {
+    let (upstream, bodies) = recording_upstream();
+    let folder = tempfile::tempdir().unwrap();
+    let prefix = format!("file://{}/bucket/run-1", folder.path().display());
+    let target = format!("http://{}", upstream.addr);
+    let started = |name: &str, index: u64| {
+        let out = folder.path().join(name);
+        let fixed = ["load", "--target", &target, "--out", out.to_str().unwrap(), "--upload", &prefix];
+        let flags = "--shard job/3 --start-at all --rate 30 --requests 30 --prompt-overhead 0 --max-lag 1h";
+        let mut command = without_self_test(&[&fixed[..], &flags.split(' ').collect::<Vec<_>>()].concat());
+        command.env("JOB_COMPLETION_INDEX", index.to_string());
+        command.stderr(std::process::Stdio::piped()).spawn().unwrap()
+    };
+    // The last pod of a Job may come much later than the first.
+    let first = started("a", 0);
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(bodies().len(), 0, "nobody begins before all are there");
+    let others = [started("b", 1), started("c", 2)];
+    for child in std::iter::once(first).chain(others) {
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        assert!(said.contains(&format!("uploaded to {prefix}/shard-0000")), "{said}");
+    }
+    // Each begins at the common start, and sends its first request when the plan says.
+    let starts = ["a", "b", "c"].map(|name| run_json(&folder.path().join(name))["started_unix_ns"].as_u64().unwrap());
+    let apart = starts.iter().max().unwrap() - starts.iter().min().unwrap();
+    assert!(apart <= START_BOUND_NS, "{apart} ns apart");
+    for name in ["a", "b", "c"] {
+        let rows = rows(&folder.path().join(name));
+        let lag = rows.iter().map(|row| row.at - row.planned.unwrap()).min().unwrap();
+        assert!((1..30).contains(&rows.len()) && lag <= START_BOUND_NS, "{} rows, {lag} ns late", rows.len());
+    }
+
+    let mut report = crate::support::sending::program(&["report", "--json", &prefix]);
+    let output = report.output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    assert!(report.to_string().contains("\"success\":30"), "{report}");
+    let sent = bodies();
+    assert_eq!(sent.len(), 30);
+
+    // A prefix serves one load: a pod that comes back does not send again.
+    let late = started("d", 1).wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&late.stderr);
+    assert_eq!(late.status.code(), Some(2), "{said}");
+    assert!(said.contains("remedy: give each load a prefix of its own"), "{said}");
+    assert_eq!(bodies().len(), 0);
+}
+
+#[test]
+fn a_start_of_all_shards_needs_a_place_to_meet() {
+    let (upstream, _) = recording_upstream();
+    let target = format!("http://{}", upstream.addr);
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out").display().to_string();
+    let refused = |more: &[&str]| {
+        let fixed = ["load", "--target", &target, "--requests", "1", "--concurrency", "1", "--out", &out];
+        let output = without_self_test(&[&fixed[..], more].concat()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, said) = refused(&["--start-at", "all"]);
+    assert_eq!(
+        (code, said.contains("--start-at all: the shards meet at the prefix of --upload")),
+        (Some(2), true),
+        "{said}"
+    );
+    let (code, said) = refused(&["--upload", "s3://user:s3cret@bucket/x"]);
+    assert_eq!((code, said.contains("--upload"), said.contains("s3cret")), (Some(2), true, false), "{said}");
+}
+
 #[test]
 fn shards_leave_out_together_the_requests_that_one_would() {
     let (upstream, _) = recording_upstream();

@@ -108,6 +108,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn load(args: &Args, upstream: SocketAddr) -> anyhow::Result<LoadedConfig> {
     let settings = RawSettings {
         upstream: Some(format!("http://{upstream}")),
+        engine_metrics: Some(format!("http://{upstream}/metrics")),
         listen: args.listen.clone(),
         admin: args.admin.clone(),
         // Nobody's traffic: whoever reaches the port sees simulated requests.

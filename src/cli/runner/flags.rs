@@ -9,8 +9,9 @@ use clap::ValueEnum;
 
 use super::artifacts::ArtifactFormat;
 use super::body_args::BodyArgs;
+use super::run_prefix::RunPrefix;
 use crate::cli::values::{parse_count_up_to, parse_duration, parse_positive_duration, percent};
-use crate::config::AdminAccessConfig;
+use crate::config::{AdminAccessConfig, InvalidStorageUrl, StorageUrl};
 use crate::export::admin::access::{AdminAccess, AdminCredentials};
 use crate::measure::slo::Slo;
 use crate::measure::slo::SloError;
@@ -35,6 +36,10 @@ pub(in crate::cli) struct RunnerArgs {
     /// Write run.json, records.jsonl.zst and histograms.hlog into this folder [default: write nothing]
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub(in crate::cli) out: Option<PathBuf>,
+
+    /// Upload the files of --out to this prefix of object storage after the run, e.g. s3://BUCKET/RUN
+    #[arg(long, value_name = "URL", requires = "out", help_heading = "Output")]
+    pub(in crate::cli) upload: Option<String>,
 
     /// Also write the result files of another tool, by its definitions; may be repeated
     #[arg(long = "out-format", value_name = "TOOL", value_delimiter = ',', requires = "out", help_heading = "Output")]
@@ -67,8 +72,10 @@ pub(in crate::cli) struct RunnerArgs {
     pub(in crate::cli) json: bool,
 
     /// Start sending at this UTC time, e.g. 2026-11-21T12:00:00Z, to synchronize several machines
-    #[arg(long, value_name = "TIME", value_parser = timestamp, help_heading = "Timing")]
-    pub(in crate::cli) start_at: Option<SystemTime>,
+    ///
+    /// `all` starts when all shards of --shard are ready; they meet at the prefix of --upload.
+    #[arg(long, value_name = "TIME|all", value_parser = start_at, help_heading = "Timing")]
+    pub(in crate::cli) start_at: Option<StartAt>,
 
     /// Send part I of N of the load, e.g. 1/4, in whole sessions
     ///
@@ -189,6 +196,14 @@ const MAX_WORKERS: u32 = 256;
 
 /// Index of a pod in a Kubernetes Indexed Job, from 0.
 const JOB_INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
+
+/// When to start sending.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cli) enum StartAt {
+    Time(SystemTime),
+    /// When all shards are ready.
+    AllShards,
+}
 
 /// The warm-up, excluded from the figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -325,14 +340,34 @@ impl RunnerArgs {
         }
     }
 
+    /// The prefix of --upload, which `--start-at all` needs. Not parsed by clap, whose errors quote the value.
+    pub(super) fn run_prefix(&self) -> anyhow::Result<Option<RunPrefix>> {
+        let Some(text) = &self.upload else {
+            let needs_place = matches!(self.start_at, Some(StartAt::AllShards));
+            anyhow::ensure!(
+                !needs_place,
+                "--start-at all: the shards meet at the prefix of --upload; remedy: add --upload"
+            );
+            return Ok(None);
+        };
+        let url = StorageUrl::parse(text).unwrap_or(Err(InvalidStorageUrl)).context("--upload")?;
+        anyhow::ensure!(!url.is_pattern(), "--upload: expected one prefix, without *");
+        let prefix = RunPrefix::open(&url, self.shard()?).with_context(|| format!("--upload {url}"))?;
+        Ok(Some(prefix))
+    }
+
     /// Injected client aborts.
     pub(in crate::cli) fn cancel(&self) -> Option<CancelPolicy> {
         Some(CancelPolicy { rate: self.cancel_rate?, after: self.cancel_after? })
     }
 }
 
-fn timestamp(text: &str) -> Result<SystemTime, &'static str> {
-    humantime::parse_rfc3339(text).map_err(|_| "expected a moment in UTC, as in 2026-11-21T12:00:00Z")
+fn start_at(text: &str) -> Result<StartAt, &'static str> {
+    if text == "all" {
+        return Ok(StartAt::AllShards);
+    }
+    let moment = humantime::parse_rfc3339(text).map(StartAt::Time);
+    moment.map_err(|_| "expected a moment in UTC, as in 2026-11-21T12:00:00Z, or all")
 }
 
 /// Splits a target into its optional model and its URL.

@@ -14,6 +14,7 @@ pub(super) mod metadata;
 mod plan;
 mod prefix_warmup;
 mod progress;
+mod run_prefix;
 mod run_report;
 mod self_test;
 pub(super) mod spec;
@@ -263,6 +264,13 @@ fn write_result(
         if let Err(error) = written.and_then(|()| artifacts::write(folder, &args.out_formats, &args.slos)) {
             invalid.push(format!("the result is not whole: {error:#}"));
             merge_object(&mut run, json!({ "valid": false, "invalid_because": invalid }));
+        }
+        if let Some(prefix) = args.run_prefix()? {
+            match prefix.upload(folder) {
+                Ok(place) => eprint_line(&format!("uploaded to {place}")),
+                Err(error) => invalid
+                    .push(format!("the result is not in --upload: {error:#}; {} has all of it", folder.display())),
+            }
         }
     }
     Ok(RunnerOutcome { run, report, ended, invalid })

@@ -13,7 +13,7 @@ use super::calibrate::{CalibrationResult, calibrate, without_calibration};
 use super::context_limit::ContextDemand;
 use super::error::SetupError;
 use super::figures::RunFigures;
-use super::flags::{PromptOverheadArg, RunnerArgs, WarmupArg};
+use super::flags::{PromptOverheadArg, RunnerArgs, StartAt, WarmupArg};
 use super::live;
 use super::metadata::run_metadata;
 use super::prefix_warmup::warm_prefixes;
@@ -85,11 +85,14 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result
         }
         false => None,
     };
-    let begin = args.start_at.map(|moment| {
-        let begin = Clock::Monotonic.of_wall(moment);
-        begin.ok_or_else(|| usage("--start-at has passed; give a moment to come".to_owned()))
-    });
-    let begin = begin.transpose()?;
+    let begin = match args.start_at {
+        Some(StartAt::Time(moment)) => {
+            let begin = Clock::Monotonic.of_wall(moment);
+            Some(begin.ok_or_else(|| usage("--start-at has passed; give a moment to come".to_owned()))?)
+        }
+        Some(StartAt::AllShards) | None => None,
+    };
+    let prefix = args.run_prefix().map_err(SetupError::Usage)?;
     for target in &targets {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let reached = runtime.block_on(check_reachable(target, tls.clone(), args.connect_timeout));
@@ -163,6 +166,11 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result
         notes.push(warm_prefixes(&wanted.warmup_rows, targets.len(), config)?);
     }
     let content = content.with_texts(wanted.texts.clone());
+    // Last, because everything before it takes a different time on each machine.
+    let begin = match (args.start_at, prefix) {
+        (Some(StartAt::AllShards), Some(prefix)) => Some(prefix.meet().map_err(SetupError::Usage)?),
+        _ => begin,
+    };
     let config = config(encoder(content)?, begin);
     let window = window(&wanted, measured.window());
     let engines = match engines.map(thread::JoinHandle::join) {

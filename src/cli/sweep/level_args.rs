@@ -12,7 +12,7 @@ use crate::report::sweep::file::FlagValues;
 /// How long a level of `load` lasts where nobody says.
 pub(super) const DEFAULT_DURATION: &str = "30s";
 /// Flags that a sweep sets itself, or that apply to a single run.
-const EXCLUDED_FLAGS: [&str; 12] = [
+const EXCLUDED_FLAGS: [&str; 13] = [
     "as-fast-as-possible",
     "concurrency",
     "fail-if",
@@ -25,6 +25,7 @@ const EXCLUDED_FLAGS: [&str; 12] = [
     "stages",
     "start-at",
     "trace",
+    "upload",
 ];
 /// Runner flags that a row of a matrix may have: they change the load, not its target or its evaluation.
 const MATRIX_ROW_FLAGS: [&str; 9] = [
