@@ -8,6 +8,7 @@ use schemars::{JsonSchema, Schema};
 
 use super::verb_help::VerbHelp;
 use super::{demo, doctor, terminal, top, twin};
+use crate::capture::manifest::HourManifest;
 use crate::export::admin;
 use crate::inspect::inspection::Inspection;
 use crate::report::Report;
@@ -51,7 +52,7 @@ struct JsonDocument {
 }
 
 /// All kinds, in the order of the verbs.
-const DOCUMENTS: [JsonDocument; 22] = [
+const DOCUMENTS: [JsonDocument; 23] = [
     document::<demo::DemoSummary<'static>>("demo", "`demo --json`"),
     document::<Inspection>("inspect", "`inspect --json`"),
     JsonDocument {
@@ -71,6 +72,7 @@ const DOCUMENTS: [JsonDocument; 22] = [
     document::<TraceInfo>("trace-info", "`trace info --json`"),
     document::<TraceDiff>("trace-diff", "`trace diff --json`"),
     document::<ReuseReport>("trace-reuse", "`trace reuse --json`"),
+    document::<HourManifest>("hour-manifest", "`_manifest-*.json` of an hour in the bucket of a capture"),
     document::<twin::FitsDocument<'static>>("twin-fit", "`twin fit --json`"),
     document::<twin::VariantsDocument<'static>>("twin-run", "`twin run --json`"),
     document::<Vec<doctor::Finding>>("doctor", "`doctor --json`"),

@@ -185,8 +185,18 @@ fn a_document_with_a_missing_a_wrong_or_a_further_key_is_not_what_the_schemas_de
 
 #[test]
 fn each_document_has_a_test_here() {
-    let elsewhere =
-        ["run", "sweep-file", "demo", "twin-fit", "twin-run", "plan-twin", "api-state", "api-live", "api-history"];
+    let elsewhere = [
+        "run",
+        "sweep-file",
+        "hour-manifest",
+        "demo",
+        "twin-fit",
+        "twin-run",
+        "plan-twin",
+        "api-state",
+        "api-live",
+        "api-history",
+    ];
     let mut tested: Vec<&str> = PRINTED.iter().map(|(name, _)| *name).chain(elsewhere).collect();
     tested.sort_unstable();
     tested.dedup();
