@@ -26,6 +26,8 @@ pub mod reader;
 pub mod response_fields;
 pub mod row;
 mod row_serializer;
+pub mod segment_list;
+mod segment_reader;
 pub mod server_metrics;
 pub mod writer;
 
