@@ -17,7 +17,6 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
-use crate::measure::calendar::utc;
 use crate::measure::time::{Gap, Stamp};
 
 /// Start of the process's monotonic time line.
@@ -163,20 +162,6 @@ pub fn rest(gap: Gap) {
 pub fn kernel_monotonic_micros() -> io::Result<u64> {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)?;
     Ok(Duration::from(now).as_micros().try_into().unwrap_or(u64::MAX))
-}
-
-/// Formats nanoseconds since 1970 as `20261121T101500Z`, for file names.
-pub fn moment(unix_nanos: u64) -> String {
-    utc(unix_nanos).replace(['-', ':'], "")
-}
-
-/// Parses the format of [`moment`]; returns nanoseconds since 1970.
-pub fn of_moment(text: &str) -> Option<u64> {
-    let part = |range: std::ops::Range<usize>| text.get(range);
-    let (date, time) = ([part(0..4)?, part(4..6)?, part(6..8)?], [part(9..11)?, part(11..13)?, part(13..16)?]);
-    let written = format!("{}T{}", date.join("-"), time.join(":"));
-    let since = humantime::parse_rfc3339(&written).ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
-    Some(Gap::from(since).as_nanos())
 }
 
 /// Modification time of a file, in nanoseconds since 1970.

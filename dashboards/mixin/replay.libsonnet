@@ -129,6 +129,25 @@ board.new(
             links=[panel.runbook('StreamgaugeCaptureLost')],
           ) { w: 8 },
         ],
+      }, {
+        h: 8,
+        panels: [
+          panel.chart(
+            'Uploads to the bucket',
+            'Attempts per second to upload a segment or a manifest. failed attempts are repeated with pauses of up to a minute, and lose nothing while the spool has room. Empty without a bucket.',
+            'suffix: uploads/s',
+            [panel.query(q.rates('outcome', 'streamgauge_capture_uploads_total', q.proxies), '{{outcome}}')],
+            stack=true,
+            links=[panel.runbook('StreamgaugeCaptureLost')],
+          ) { w: 12 },
+          panel.chart(
+            'Spool',
+            'Bytes that the bucket does not have yet. A spool that grows towards capture_keep_bytes soon loses its oldest segments: the bucket cannot be reached, or is too slow. Empty without a bucket.',
+            'bytes',
+            [panel.query(q.worst(q.level(label.instance, 'streamgauge_capture_spool_size_bytes', q.proxies)), '{{%s}}' % label.instance)],
+            links=[panel.runbook('StreamgaugeCaptureLost')],
+          ) { w: 12 },
+        ],
       }],
     },
   ],

@@ -12,7 +12,8 @@ use std::thread;
 
 use crate::measure::time::Gap;
 use crate::trace_file::parquet::ParquetWriter;
-use crate::trace_file::reader::{TraceReader, parquet_of};
+use crate::trace_file::reader::TraceReader;
+use crate::trace_file::segment_list::parquet_of;
 
 /// Maximum segments that wait. Further ones are rewritten at the next start.
 const MAX_QUEUED_SEGMENTS: usize = 1_024;

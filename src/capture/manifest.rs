@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::clock::{moment, of_moment};
+use crate::measure::calendar::{moment, of_moment};
 
 const PREFIX: &str = "uploads-";
 const SUFFIX: &str = ".jsonl.part";
@@ -68,7 +68,9 @@ impl UploadJournal {
     /// Adds an upload to the journal of an hour, which is counted from 1970.
     pub(super) fn append(spool: &Path, hour: u64, number: u64, file: &UploadedFile) -> io::Result<()> {
         let path = spool.join(format!("{PREFIX}{}{SUFFIX}", hour_name(hour)));
-        let mut line = serde_json::to_vec(&JournalLine { number, file: file.clone() })?;
+        // The line before it may be torn, by a kill or a full disk.
+        let mut line = b"\n".to_vec();
+        serde_json::to_writer(&mut line, &JournalLine { number, file: file.clone() })?;
         line.push(b'\n');
         let mut journal = OpenOptions::new().create(true).append(true).open(path)?;
         journal.write_all(&line)?;

@@ -5,8 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::clock;
+use crate::measure::calendar::of_moment;
 use crate::measure::time::Gap;
-use crate::trace_file::reader::{PARQUET_SUFFIX, SEGMENT_SUFFIX};
+use crate::trace_file::segment_list::{PARQUET_SUFFIX, SEGMENT_SUFFIX};
 
 /// Age at which a segment is closed, so that retention by age and backups have closed segments to work with.
 pub(super) const MAX_SEGMENT_AGE: Gap = Gap::from_millis(3_600_000);
@@ -48,7 +49,7 @@ pub(super) fn segments(folder: &Path) -> io::Result<Vec<SegmentFile>> {
         let name = name.filter(|(number, begun)| {
             number.len() >= MIN_NUMBER_DIGITS && begun.len() == TIMESTAMP_CHARS && begun.ends_with('Z')
         });
-        let numbered = name.and_then(|(number, begun)| Some((number.parse().ok()?, clock::of_moment(begun))));
+        let numbered = name.and_then(|(number, begun)| Some((number.parse().ok()?, of_moment(begun))));
         segments.extend(numbered.map(|(number, begun)| SegmentFile { number, path, started_unix_ns: begun }));
     }
     segments.sort_by_key(|segment| segment.number);

@@ -28,9 +28,11 @@ use super::segment_files::{MAX_SEGMENT_AGE, MIN_NUMBER_DIGITS, SegmentFile, segm
 use super::stats::{CaptureStats, RecordOutcome};
 use super::upload_target::UploadTarget;
 use super::uploader::{SegmentUploader, open_closed};
-use crate::clock::{self, Clock, ClockReading};
+use crate::clock::{Clock, ClockReading};
+use crate::measure::calendar::moment;
 use crate::measure::time::Gap;
-use crate::trace_file::reader::{SEGMENT_SUFFIX, count_rows, parquet_of};
+use crate::trace_file::reader::count_rows;
+use crate::trace_file::segment_list::{SEGMENT_SUFFIX, parquet_of};
 
 /// Size at which a segment is closed, in bytes.
 pub const MAX_SEGMENT_BYTES: u64 = 64 << 20;
@@ -249,11 +251,8 @@ impl CaptureFolder {
     fn begin_segment(&mut self, now: ClockReading) -> io::Result<OpenSegment> {
         let mut made = false;
         loop {
-            let path = self.path.join(format!(
-                "{:0MIN_NUMBER_DIGITS$}-{}{SEGMENT_SUFFIX}",
-                self.next,
-                clock::moment(now.unix_nanos)
-            ));
+            let path =
+                self.path.join(format!("{:0MIN_NUMBER_DIGITS$}-{}{SEGMENT_SUFFIX}", self.next, moment(now.unix_nanos)));
             let opened = OpenOptions::new().create_new(true).append(true).open(&path);
             match opened {
                 // The predecessor or successor has created this segment in the same second.
@@ -468,7 +467,7 @@ mod tests {
         const DAY: u64 = 86_400_000_000_000;
         let folder = tempfile::tempdir().unwrap();
         let retention = Retention { age: Gap::from_nanos(7 * DAY), ..ALL };
-        let start = clock::changed(&fs::metadata(folder.path()).unwrap()).unwrap();
+        let start = crate::clock::changed(&fs::metadata(folder.path()).unwrap()).unwrap();
         let reading = |days: u64, jumped_days: u64| ClockReading {
             stamp: Stamp::from_nanos(days * DAY),
             unix_nanos: start + (days + jumped_days) * DAY,

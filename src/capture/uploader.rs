@@ -31,10 +31,12 @@ use super::manifest::{UploadJournal, UploadedFile, manifests_due};
 use super::segment_files::{SegmentFile, segments};
 use super::stats::CaptureStats;
 use super::upload_target::UploadTarget;
-use crate::clock::{Clock, moment};
+use crate::clock::Clock;
+use crate::measure::calendar::moment;
 use crate::measure::time::{Gap, Stamp};
 use crate::storage::{Bucket, ObjectReader, PutOutcome, StorageError};
-use crate::trace_file::reader::{PARQUET_SUFFIX, SEGMENT_SUFFIX, count_rows, parquet_of};
+use crate::trace_file::reader::count_rows;
+use crate::trace_file::segment_list::{PARQUET_SUFFIX, SEGMENT_SUFFIX, frames_of, parquet_of};
 
 /// File name of the spool's own id.
 const SPOOL_ID_FILE: &str = "spool.id";
@@ -81,6 +83,7 @@ impl SegmentUploader {
             parquet,
             stats,
             clock,
+            unwritten: Vec::new(),
             pause: FIRST_PAUSE,
             logged: None,
         };
@@ -120,6 +123,8 @@ struct UploadThread {
     parquet: bool,
     stats: Arc<CaptureStats>,
     clock: Clock,
+    /// Uploads of which the journal has no line, because the disk is full: their hour, number and file.
+    unwritten: Vec<(u64, u64, UploadedFile)>,
     pause: Gap,
     logged: Option<Stamp>,
 }
@@ -185,26 +190,30 @@ impl UploadThread {
     }
 
     /// Uploads every closed segment, oldest first, then the manifests of hours that are over.
-    fn upload_closed(&self) -> Result<(), UploadError> {
+    fn upload_closed(&mut self) -> Result<(), UploadError> {
         for segment in segments(&self.spool)? {
             self.upload(&segment)?;
         }
+        self.write_journal()?;
         let hour = self.clock.unix_nanos(self.clock.now()) / HOUR_NANOS;
         let left: Vec<u64> = segments(&self.spool)?.iter().map(|segment| segment.started() / HOUR_NANOS).collect();
         for due in manifests_due(&self.spool, hour, &left)? {
             let name = format!("_manifest-{}-{:08}-{}.json", due.hour_name(), due.first_number(), self.spool_id);
             let key = self.key(due.hour() * HOUR_NANOS, &name);
-            // Of a manifest that exists already, the answer was lost.
-            let _outcome = self.put(&key, due.manifest(&self.instance)?.into())?;
+            let _is_stored = self.create(&key, &due.manifest(&self.instance)?.into())?;
             due.remove()?;
         }
         Ok(())
     }
 
-    fn upload(&self, segment: &SegmentFile) -> Result<(), UploadError> {
+    fn upload(&mut self, segment: &SegmentFile) -> Result<(), UploadError> {
+        // A kill has left the frames beside their Parquet: they are next, and become the same object.
+        if frames_of(&segment.path).is_some_and(|frames| frames.exists()) {
+            return Ok(());
+        }
         let Some(file) = open_closed(&segment.path)? else { return Ok(()) };
         let frames = segment.path.to_string_lossy().ends_with(SEGMENT_SUFFIX);
-        let path = match parquet_of(&segment.path).filter(|_| self.parquet && frames) {
+        let path = match parquet_of(&segment.path).filter(|parquet| frames && (self.parquet || parquet.exists())) {
             Some(parquet) => match convert(&segment.path) {
                 Ok(()) => parquet,
                 Err(error) => {
@@ -223,10 +232,26 @@ impl UploadThread {
         let (name, size) = (self.put_segment(segment, &path, &bytes)?, bytes.len() as u64);
         let digest = blake3::hash(&bytes).to_hex().to_string();
         let uploaded = UploadedFile { name, rows, bytes: size, blake3: digest };
-        UploadJournal::append(&self.spool, segment.started() / HOUR_NANOS, segment.number, &uploaded)?;
+        tracing::debug!(segment = uploaded.name, rows, "a segment of the capture is in the bucket");
+        self.unwritten.push((segment.started() / HOUR_NANOS, segment.number, uploaded));
+        // A full disk has room for the line once the segment is gone.
+        if let Err(error) = self.write_journal()
+            && error.kind() != io::ErrorKind::StorageFull
+        {
+            self.unwritten.pop();
+            return Err(error.into());
+        }
         fs::remove_file(&path)?;
         drop(file);
-        tracing::debug!(segment = uploaded.name, rows, "a segment of the capture is in the bucket");
+        Ok(())
+    }
+
+    /// Adds the uploads to the journal that are not in it yet.
+    fn write_journal(&mut self) -> io::Result<()> {
+        while let Some((hour, number, file)) = self.unwritten.first() {
+            UploadJournal::append(&self.spool, *hour, *number, file)?;
+            self.unwritten.remove(0);
+        }
         Ok(())
     }
 
@@ -239,14 +264,10 @@ impl UploadThread {
             let again = if attempt == 0 { String::new() } else { format!("-{attempt}") };
             let name = format!("{base}{again}{suffix}");
             let key = self.key(started, &name);
-            match self.put(&key, bytes.clone())? {
-                PutOutcome::Created => return Ok(name),
-                // The answer to an earlier attempt was lost.
-                PutOutcome::Exists if self.is_same(&key, bytes)? => return Ok(name),
-                PutOutcome::Exists => {
-                    tracing::warn!(object = %self.bucket.url_of(&key), "an object with other content has the name of a segment; it stays");
-                }
+            if self.create(&key, bytes)? {
+                return Ok(name);
             }
+            tracing::warn!(object = %self.bucket.url_of(&key), "an object with other content has the name of a segment; it stays");
         }
         Err(UploadError::Spool(io::Error::new(
             io::ErrorKind::AlreadyExists,
@@ -254,19 +275,27 @@ impl UploadThread {
         )))
     }
 
-    fn put(&self, key: &str, bytes: Bytes) -> Result<PutOutcome, UploadError> {
-        let put = self.bucket.put_new(key, bytes);
-        self.stats.count_attempt(put.is_ok());
-        Ok(put?)
+    /// Creates an object, and counts the attempt; false if one with other content has the key.
+    fn create(&self, key: &str, bytes: &Bytes) -> Result<bool, UploadError> {
+        let put = self.bucket.put_new(key, bytes.clone());
+        let is_stored = put.and_then(|outcome| match outcome {
+            PutOutcome::Created => Ok(true),
+            // Of one with these bytes, the answer to an earlier attempt was lost.
+            PutOutcome::Exists => self.is_same(key, bytes),
+        });
+        self.stats.count_attempt(matches!(is_stored, Ok(true)));
+        Ok(is_stored?)
     }
 
-    fn is_same(&self, key: &str, bytes: &Bytes) -> Result<bool, UploadError> {
-        let Some(mut object) = ObjectReader::open(&self.bucket.url_of(key))? else { return Ok(false) };
+    fn is_same(&self, key: &str, bytes: &Bytes) -> Result<bool, StorageError> {
+        // An attempt that has timed out here may still be under way there; a second name would store its rows twice.
+        let under_way = || StorageError::Failed("another attempt to store the object is under way".to_owned());
+        let mut object = ObjectReader::open(&self.bucket.url_of(key))?.ok_or_else(under_way)?;
         if object.size() != bytes.len() as u64 {
             return Ok(false);
         }
         let mut stored = Vec::with_capacity(bytes.len());
-        object.read_to_end(&mut stored)?;
+        object.read_to_end(&mut stored).map_err(|error| StorageError::Failed(error.to_string()))?;
         Ok(stored == bytes[..])
     }
 

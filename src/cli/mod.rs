@@ -77,6 +77,8 @@ enum Verb {
     Report(report::Args),
     Compare(compare::Args),
     Plan(plan::Args),
+    /// A capture is a trace, so its verbs have both names.
+    #[command(visible_alias = "capture")]
     Trace(Box<trace::Args>),
     Twin(twin::Args),
     Sim(Box<sim::Args>),

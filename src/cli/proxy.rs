@@ -71,6 +71,11 @@ pub(super) const HELP: VerbHelp = VerbHelp {
             "Record the shape of the traffic, to replay it later",
             "streamgauge proxy --upstream http://127.0.0.1:8000 --capture capture/",
         ),
+        (
+            "Record it into a bucket, over a spool that survives a restart",
+            "streamgauge proxy --upstream http://127.0.0.1:8000 \\
+      --capture s3://lake/captures --capture-spool /var/lib/streamgauge",
+        ),
         ("Validate a configuration in CI", "streamgauge proxy --config streamgauge.yaml --check --strict"),
         ("Print the effective configuration and exit", "streamgauge proxy --config streamgauge.yaml --check"),
     ],

@@ -8,6 +8,7 @@ use schemars::{JsonSchema, Schema};
 
 use super::verb_help::VerbHelp;
 use super::{demo, doctor, terminal, top, twin};
+use crate::capture::manifest::HourManifest;
 use crate::export::admin;
 use crate::export::engine_metrics::EngineResponse;
 use crate::inspect::inspection::Inspection;
@@ -52,7 +53,7 @@ struct JsonDocument {
 }
 
 /// All kinds, in the order of the verbs.
-const DOCUMENTS: [JsonDocument; 24] = [
+const DOCUMENTS: [JsonDocument; 25] = [
     document::<demo::DemoSummary<'static>>("demo", "`demo --json`"),
     document::<Inspection>("inspect", "`inspect --json`"),
     JsonDocument {
@@ -72,6 +73,7 @@ const DOCUMENTS: [JsonDocument; 24] = [
     document::<TraceInfo>("trace-info", "`trace info --json`"),
     document::<TraceDiff>("trace-diff", "`trace diff --json`"),
     document::<ReuseReport>("trace-reuse", "`trace reuse --json`"),
+    document::<HourManifest>("hour-manifest", "`_manifest-*.json` of an hour in the bucket of a capture"),
     document::<twin::FitsDocument<'static>>("twin-fit", "`twin fit --json`"),
     document::<twin::VariantsDocument<'static>>("twin-run", "`twin run --json`"),
     document::<Vec<doctor::Finding>>("doctor", "`doctor --json`"),

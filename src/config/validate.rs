@@ -345,6 +345,9 @@ impl SettingsReader<'_> {
         if target.is_none() && self.problems.len() == before {
             self.reject_unused_capture_settings(default);
         }
+        if matches!(target, Some(CaptureTarget::Folder(_))) && self.is_changed("capture_spool") {
+            self.add_problem("capture_spool", "needs capture to be a bucket; a folder is written to directly");
+        }
         Some(CaptureConfig {
             target,
             spool: spool?,
@@ -381,11 +384,17 @@ impl SettingsReader<'_> {
     fn reject_unused_capture_settings(&mut self, block: usize) {
         let block = ("capture_block", &*block.to_string());
         for key in SETTINGS.iter().map(|setting| &*setting.key).filter(|key| key.starts_with("capture_")) {
-            let default = DEFAULTS.iter().chain([&block]).find(|(known, _)| *known == key).map(|(_, text)| *text);
-            if self.texts(key).pop().is_some_and(|text| Some(text.text.trim()) != default) {
+            let is_default = key == block.0 && self.texts(key).pop().is_some_and(|text| text.text.trim() == block.1);
+            if !is_default && self.is_changed(key) {
                 self.add_problem(key, "needs capture, the directory or bucket that is written to");
             }
         }
+    }
+
+    /// Whether a setting has another value than its default.
+    fn is_changed(&self, key: &str) -> bool {
+        let default = DEFAULTS.iter().find(|(known, _)| *known == key).map(|(_, text)| *text);
+        self.texts(key).pop().is_some_and(|text| Some(text.text.trim()) != default)
     }
 
     fn session(&mut self) -> Option<SessionKey> {

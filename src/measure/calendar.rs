@@ -16,6 +16,31 @@ pub fn utc_hour(unix_ns: u64) -> String {
     utc(unix_ns)[..13].to_owned() + "Z"
 }
 
+/// Formats nanoseconds since 1970 as `20261121T101500Z`, for file names, which sort by time.
+pub fn moment(unix_ns: u64) -> String {
+    utc(unix_ns).replace(['-', ':'], "")
+}
+
+/// Parses the format of [`moment`]; returns nanoseconds since 1970.
+pub fn of_moment(text: &str) -> Option<u64> {
+    let bytes = text.as_bytes();
+    if bytes.len() != 16 || bytes[8] != b'T' || bytes[15] != b'Z' {
+        return None;
+    }
+    let part = |range: std::ops::Range<usize>| -> Option<u64> {
+        let digits = &text.get(range)?;
+        if digits.bytes().all(|byte| byte.is_ascii_digit()) { digits.parse().ok() } else { None }
+    };
+    let (year, month, day) = (part(0..4)?, part(4..6)?, part(6..8)?);
+    let (hour, minute, second) = (part(9..11)?, part(11..13)?, part(13..15)?);
+    let is_time = year >= 1970 && (1..=12).contains(&month) && hour < 24 && minute < 60 && second < 60;
+    let days = (is_time && day > 0).then(|| days_from_date(year, month, day))?;
+    // A day that its month does not have is a day of the next.
+    let is_date = date_from_days(days) == (year, month, day);
+    let seconds = days * DAY_SECONDS + hour * 3_600 + minute * 60 + second;
+    is_date.then(|| seconds.checked_mul(1_000_000_000)).flatten()
+}
+
 /// Days from 1970-01-01 to a Gregorian date (years counted from March, in eras of 400 years).
 pub const fn days_from_date(year: u64, month: u64, day: u64) -> u64 {
     let year = if month <= 2 { year - 1 } else { year };
@@ -45,6 +70,13 @@ mod tests {
         assert_eq!(utc(0), "1970-01-01T00:00:00Z");
         assert_eq!(utc(1_795_504_655_267_820_721), "2026-11-24T07:17:35Z");
         assert_eq!(utc(1_709_208_000_000_000_000), "2024-02-29T12:00:00Z", "a leap day");
+        let unix_ns = 1_709_208_000_000_000_000;
+        assert_eq!((moment(unix_ns), of_moment("20240229T120000Z")), ("20240229T120000Z".to_owned(), Some(unix_ns)));
+        for wrong in
+            ["20230229T120000Z", "20241301T000000Z", "20240229T240000Z", "2024022\u{e9}T12000Z", "99990101T000000Z", ""]
+        {
+            assert_eq!(of_moment(wrong), None, "{wrong}");
+        }
         for days in (0..400_000).step_by(97) {
             let (year, month, day) = date_from_days(days);
             assert_eq!(days_from_date(year, month, day), days);

@@ -21,8 +21,9 @@ use super::servers::ServerScrapes;
 pub use super::source_error::SourceError;
 use crate::measure::record::LaterTurns;
 use crate::measure::time::{Stamp, Window, extend_span};
-use crate::trace_file::reader::{RECORDS_FILE, RUN_FILE, TraceReader};
+use crate::trace_file::reader::TraceReader;
 use crate::trace_file::run_files::open_part;
+use crate::trace_file::segment_list::{RECORDS_FILE, RUN_FILE};
 use crate::trace_file::server_metrics;
 use crate::trace_file::server_metrics::{SERVER_METRICS_FILE, Scrape, ScrapesHeader};
 

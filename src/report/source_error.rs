@@ -6,7 +6,8 @@ use super::accumulate::TooManySlices;
 use super::peer_files::error::PeerFileError;
 use super::peer_files::summary::PeerSummary;
 use crate::trace_file::gaps::GapsError;
-use crate::trace_file::reader::{RECORDS_FILE, ReadError};
+use crate::trace_file::reader::ReadError;
+use crate::trace_file::segment_list::RECORDS_FILE;
 
 /// Reason why a source cannot be read.
 #[derive(Debug, thiserror::Error)]

@@ -15,14 +15,28 @@ use super::row::MAX_ROW_BYTES;
 use crate::config::StorageUrl;
 use crate::storage::ObjectReader;
 
-/// Size up to which an object in Parquet is read whole.
+/// Size up to which an object in Parquet is read whole, if no other is.
 const MAX_WHOLE_OBJECT_BYTES: u64 = 64 << 20;
+/// Maximum bytes of all objects that one trace holds whole.
+const MAX_WHOLE_BYTES: u64 = 256 << 20;
+/// Open segments above which each reads small parts of its object.
+const MAX_LARGE_PARTS: usize = 16;
 
 /// Lines keep their line ends.
 pub(super) struct LineReader {
     pub(super) path: PathBuf,
     pub(super) number: u64,
+    /// Size of the object, if it is held whole.
+    pub(super) held_bytes: u64,
     source: LineSource,
+}
+
+/// What the open segments of a trace hold already.
+#[derive(Clone, Copy, Default)]
+pub(super) struct HeldMemory {
+    pub(super) segments: usize,
+    /// Bytes of objects that are held whole.
+    pub(super) bytes: u64,
 }
 
 enum LineSource {
@@ -32,17 +46,16 @@ enum LineSource {
 }
 
 impl LineReader {
-    pub(super) fn open(path: PathBuf) -> Result<Self, ReadError> {
-        let source = match LineSource::open(&path) {
-            Ok(source) => source,
-            Err(error) => return Err(ReadError::Io { path, error }),
-        };
-        Ok(Self { path, number: 0, source })
+    pub(super) fn open(path: PathBuf, held: HeldMemory) -> Result<Self, ReadError> {
+        match LineSource::open(&path, held) {
+            Ok((source, held_bytes)) => Ok(Self { path, number: 0, held_bytes, source }),
+            Err(error) => Err(ReadError::Io { path, error }),
+        }
     }
 
     /// Reads a stream; `path` appears only in messages.
     pub(super) fn from_stream(path: PathBuf, stream: Box<dyn BufRead + Send>) -> Self {
-        Self { path, number: 0, source: LineSource::Stream(stream) }
+        Self { path, number: 0, held_bytes: 0, source: LineSource::Stream(stream) }
     }
 
     /// Skips frames without rows in this time range. The reader reads only their heads, so it does not detect damage in
@@ -109,28 +122,34 @@ impl LineReader {
 }
 
 impl LineSource {
-    fn open(path: &Path) -> io::Result<Self> {
+    /// The source, and the bytes that it holds as a whole.
+    fn open(path: &Path, held: HeldMemory) -> io::Result<(Self, u64)> {
         let bytes: Box<dyn TraceBytes> = match StorageUrl::of_path(path) {
             None => Box::new(File::open(path)?),
-            Some(url) => Box::new(open_object(&url.map_err(io::Error::other)?)?),
+            Some(url) => {
+                let object = open_object(&url.map_err(io::Error::other)?)?;
+                Box::new(if held.segments < MAX_LARGE_PARTS { object } else { object.with_small_parts() })
+            }
         };
         let mut file = BufReader::with_capacity(64 << 10, bytes);
         let start = file.fill_buf()?;
         if start.starts_with(PARQUET_MAGIC) {
-            return file.into_inner().parquet_lines();
+            let most = MAX_WHOLE_OBJECT_BYTES.min(MAX_WHOLE_BYTES.saturating_sub(held.bytes));
+            return file.into_inner().parquet_lines(most);
         }
         if FrameHead::is_at_start_of(start) {
             let decompressor = Decompressor::new()?;
             let plain = io::Cursor::default();
-            return Ok(Self::Frames(Box::new(FrameReader { file, decompressor, plain, seq: 0, times: 0..u64::MAX })));
+            let frames = FrameReader { file, decompressor, plain, seq: 0, times: 0..u64::MAX };
+            return Ok((Self::Frames(Box::new(frames)), 0));
         }
         let packed = start.starts_with(&zstd::zstd_safe::MAGICNUMBER.to_le_bytes())
             || start.len() > 3 && start[0] >> 4 == 5 && start[1..4] == [0x2a, 0x4d, 0x18];
         if packed {
             let decoder = zstd::stream::read::Decoder::with_buffer(file)?;
-            return Ok(Self::Stream(Box::new(BufReader::with_capacity(64 << 10, decoder))));
+            return Ok((Self::Stream(Box::new(BufReader::with_capacity(64 << 10, decoder))), 0));
         }
-        Ok(Self::Stream(Box::new(file)))
+        Ok((Self::Stream(Box::new(file)), 0))
     }
 }
 
@@ -139,8 +158,8 @@ trait TraceBytes: Read + Seek + Send {
     /// Current length in bytes.
     fn length(&self) -> io::Result<u64>;
 
-    /// Reads them as Parquet.
-    fn parquet_lines(self: Box<Self>) -> io::Result<LineSource>;
+    /// Reads them as Parquet, an object of at most `most` bytes as a whole. Returns the bytes that are held then.
+    fn parquet_lines(self: Box<Self>, most: u64) -> io::Result<(LineSource, u64)>;
 }
 
 impl TraceBytes for File {
@@ -148,8 +167,8 @@ impl TraceBytes for File {
         Ok(self.metadata()?.len())
     }
 
-    fn parquet_lines(self: Box<Self>) -> io::Result<LineSource> {
-        open_parquet(*self)
+    fn parquet_lines(self: Box<Self>, _: u64) -> io::Result<(LineSource, u64)> {
+        Ok((open_parquet(*self)?, 0))
     }
 }
 
@@ -158,15 +177,16 @@ impl TraceBytes for ObjectReader {
         Ok(self.size())
     }
 
-    fn parquet_lines(mut self: Box<Self>) -> io::Result<LineSource> {
+    fn parquet_lines(mut self: Box<Self>, most: u64) -> io::Result<(LineSource, u64)> {
         // Pages are small, and each would be a request.
-        if self.size() > MAX_WHOLE_OBJECT_BYTES {
-            return open_parquet(*self);
+        let size = self.size();
+        if size > most {
+            return Ok((open_parquet(*self)?, 0));
         }
         let mut whole = Vec::new();
         self.rewind()?;
         self.read_to_end(&mut whole)?;
-        open_parquet(Bytes::from(whole))
+        Ok((open_parquet(Bytes::from(whole))?, size))
     }
 }
 

@@ -27,6 +27,8 @@ pub mod response_fields;
 pub mod row;
 mod row_serializer;
 pub mod run_files;
+pub mod segment_list;
+mod segment_reader;
 pub mod server_metrics;
 pub mod writer;
 

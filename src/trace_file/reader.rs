@@ -5,72 +5,70 @@
 //! part and no earlier row, and reports it through [`TraceReader::damage`]. A line that is no row is an error with its
 //! line number, and reading can continue after it.
 //!
-//! # Folders
-//! The folder of a run has one file of rows, [`RECORDS_FILE`], and files of other kinds beside it. In any other folder
-//! every `.jsonl`, `.jsonl.zst` and `.parquet` is a segment.
+//! # Segments
+//! The folder of a run has one file of rows, [`RECORDS_FILE`](super::segment_list::RECORDS_FILE), and files of other kinds beside it. In any other folder
+//! every `.jsonl`, `.jsonl.zst` and `.parquet` is a segment. Each segment has its own header. The reader shifts the
+//! times of later segments to the time zero of the first, by the wall clocks in the headers.
 //!
-//! Segments are read in the order of their names, which is the order in which they were started. Each segment has its
-//! own header. The reader shifts the times of later segments to the time zero of the first, by the wall clocks in the
-//! headers.
+//! Segments are read in the order of their names, which is the order in which they were started. The names of a bucket
+//! begin with that time, and many instances write at once. There the reader opens a segment when the rows have come to
+//! its start, and always returns the row of the open segments that arrived first. So the rows of all instances come in
+//! one order of time, as exact as that of one instance, which writes a row when its request ends.
 //!
 //! # Time ranges
 //! With [`TraceReader::set_time_range`] the reader unpacks only the frames whose heads overlap the range. It also
 //! unpacks the first frame of each segment, which has the header.
 //!
 //! # Memory
-//! One frame at a time ([`MAX_FRAME_BYTES`](super::frame::MAX_FRAME_BYTES)), or one line
-//! ([`MAX_ROW_BYTES`](super::row::MAX_ROW_BYTES)).
+//! Of each open segment one frame ([`MAX_FRAME_BYTES`](super::frame::MAX_FRAME_BYTES)) or one line
+//! ([`MAX_ROW_BYTES`](super::row::MAX_ROW_BYTES)), a part of an object, and one row. At most [`MAX_OPEN_SEGMENTS`] are
+//! open; if more instances write at once, the rows of further ones come later, which is reported as damage.
 
-use std::collections::BTreeSet;
-use std::fs;
+use std::collections::BTreeMap;
 use std::io::{self, BufRead};
+use std::iter::Peekable;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::vec;
 
-use serde::Deserialize;
-use serde::de::IgnoredAny;
-use serde_json::Value;
-
-use super::line_reader::LineReader;
+use super::line_reader::{HeldMemory, LineReader};
 pub use super::read_error::{ReadError, TraceDamage};
-use super::row::{HeaderError, TraceEntry, TraceHeader};
-use crate::config::StorageUrl;
-use crate::measure::whole_number::as_whole_number;
-use crate::storage::find_objects;
+use super::row::{TraceEntry, TraceHeader};
+use super::segment_list::{segments, start_of};
+use super::segment_reader::SegmentReader;
 
-/// Its presence marks a folder as the folder of a run.
-pub const RUN_FILE: &str = "run.json";
-
-/// File name of a run's rows.
-pub const RECORDS_FILE: &str = "records.jsonl.zst";
+/// Maximum segments that are open at once.
+pub const MAX_OPEN_SEGMENTS: usize = 512;
 
 /// Iterates over the rows of a trace.
 pub struct TraceReader {
     header: TraceHeader,
-    segments: vec::IntoIter<PathBuf>,
-    open: Option<SegmentReader>,
+    segments: Peekable<vec::IntoIter<PathBuf>>,
+    /// The segment of the last row returned.
+    last: Option<OpenSegment>,
+    /// Other open segments, by the time of their next row and their number.
+    waiting: BTreeMap<(u64, u64), OpenSegment>,
+    opened: u64,
+    /// [`TOO_MANY_OPEN`] has been reported.
+    is_over_limit: bool,
     damage: Vec<TraceDamage>,
     times: Range<u64>,
 }
 
-/// Damage of a segment that is later by name but earlier by the wall clock, because the clock was set back.
-const STARTS_BEFORE_FIRST_SEGMENT: &str = "it began before the first segment: rows from before that are put at zero";
+struct OpenSegment {
+    number: u64,
+    reader: Box<SegmentReader>,
+    /// The row that was read and not returned.
+    row: Option<TraceEntry>,
+}
+
+/// Damage of a segment that could not be opened in time.
+const TOO_MANY_OPEN: &str =
+    "more instances write at once than segments can be open: from it on, rows may come after later ones";
 
 /// Damage of a segment with a larger or smaller share of the sessions.
 const OTHER_SAMPLE: &str =
     "it has another share of the sessions than the first segment: counts of the two are not comparable";
-
-/// End of the name of a segment in Parquet.
-pub const PARQUET_SUFFIX: &str = ".parquet";
-/// End of the name of a segment in frames of JSON Lines.
-pub const SEGMENT_SUFFIX: &str = ".jsonl.zst";
-
-/// The path of a segment's rows as Parquet; `None` if the file is no segment in frames.
-pub fn parquet_of(segment: &Path) -> Option<PathBuf> {
-    let name = segment.file_name()?.to_str()?.strip_suffix(SEGMENT_SUFFIX)?;
-    Some(segment.with_file_name(format!("{name}{PARQUET_SUFFIX}")))
-}
 
 /// Number of rows of a segment that a capture has closed, without unpacking them.
 ///
@@ -88,12 +86,20 @@ impl TraceReader {
     /// # Errors
     /// If there is no trace at `path`, or a newer version wrote it.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
-        let mut segments = segments(path)?.into_iter();
+        Self::of_segments(path, segments(path)?)
+    }
+
+    /// Opens these segments, in their order; `path` appears only in messages.
+    ///
+    /// # Errors
+    /// If they are no trace, or a newer version wrote it.
+    pub fn of_segments(path: &Path, segments: Vec<PathBuf>) -> Result<Self, ReadError> {
+        let mut segments = segments.into_iter().peekable();
         let mut damage = Vec::new();
         while let Some(file) = segments.next() {
-            let mut segment = SegmentReader::open(file)?;
+            let mut segment = SegmentReader::open(file, HeldMemory::default())?;
             match segment.header(&mut damage)? {
-                Some(header) => return Ok(Self { header, segments, open: Some(segment), damage, times: ALL_TIMES }),
+                Some(header) => return Ok(Self::starting_with(segment, header, segments, damage)),
                 // The writer was killed before its first row.
                 None => damage.push(segment.lines.damage("it has no whole row")),
             }
@@ -109,10 +115,27 @@ impl TraceReader {
         let mut damage = Vec::new();
         let mut segment = SegmentReader::new(LineReader::from_stream(name.to_owned(), stream));
         match segment.header(&mut damage)? {
-            Some(header) => {
-                Ok(Self { header, segments: Vec::new().into_iter(), open: Some(segment), damage, times: ALL_TIMES })
-            }
+            Some(header) => Ok(Self::starting_with(segment, header, Vec::new().into_iter().peekable(), damage)),
             None => Err(ReadError::NotATrace { path: name.to_owned() }),
+        }
+    }
+
+    fn starting_with(
+        segment: SegmentReader,
+        header: TraceHeader,
+        segments: Peekable<vec::IntoIter<PathBuf>>,
+        damage: Vec<TraceDamage>,
+    ) -> Self {
+        let last = Some(OpenSegment { number: 0, reader: Box::new(segment), row: None });
+        Self {
+            header,
+            segments,
+            last,
+            waiting: BTreeMap::new(),
+            opened: 1,
+            is_over_limit: false,
+            damage,
+            times: ALL_TIMES,
         }
     }
 
@@ -125,14 +148,13 @@ impl TraceReader {
     /// `u64::MAX` is unbounded.
     pub fn set_time_range(&mut self, times: Range<u64>) {
         self.times = times;
-        if let Some(open) = &mut self.open {
-            open.set_time_range(&self.times);
-        }
+        let open = self.last.iter_mut().chain(self.waiting.values_mut());
+        open.for_each(|segment| segment.reader.set_time_range(&self.times));
     }
 
     /// The line of the last row returned.
     pub fn last_line(&self) -> &[u8] {
-        self.open.as_ref().map_or(b"", |segment| &segment.line)
+        self.last.as_ref().map_or(b"", |segment| &segment.reader.line)
     }
 
     /// Damage found so far.
@@ -140,9 +162,12 @@ impl TraceReader {
         &self.damage
     }
 
-    fn next_segment(&mut self) -> Result<Option<SegmentReader>, ReadError> {
+    /// Opens the next segment that has a row, or a header at least.
+    fn open_next(&mut self) -> Result<Option<SegmentReader>, ReadError> {
+        let bytes = self.waiting.values().map(|segment| segment.reader.lines.held_bytes).sum();
+        let held = HeldMemory { segments: self.waiting.len(), bytes };
         for file in self.segments.by_ref() {
-            let mut segment = SegmentReader::open(file)?;
+            let mut segment = SegmentReader::open(file, held)?;
             let Some(header) = segment.header(&mut self.damage)? else {
                 self.damage.push(segment.lines.damage("it has no whole row"));
                 continue;
@@ -158,14 +183,66 @@ impl TraceReader {
             }
             if let (Some(here), Some(there)) = (header.started_unix_ns, self.header.started_unix_ns) {
                 segment.shift = i128::from(here) - i128::from(there);
-                if segment.shift < 0 {
-                    self.damage.push(segment.lines.damage(STARTS_BEFORE_FIRST_SEGMENT));
-                }
             }
             segment.set_time_range(&self.times);
             return Ok(Some(segment));
         }
         Ok(None)
+    }
+
+    /// Whether the rows have come to the start of the next segment: all others wait for a row after it.
+    fn is_next_due(&mut self) -> bool {
+        let Some(next) = self.segments.peek() else { return false };
+        let Some(((first, _), _)) = self.waiting.first_key_value() else { return true };
+        let zero = self.header.started_unix_ns.unwrap_or_default();
+        start_of(next).is_some_and(|start| start <= zero.saturating_add(*first))
+    }
+
+    /// Reads the next row of a segment and lets it wait for its turn; a segment without one is closed.
+    fn advance(&mut self, mut segment: OpenSegment) -> Result<(), ReadError> {
+        let row = segment.reader.row(&mut self.damage);
+        match row {
+            None => Ok(()),
+            Some(Ok(row)) => {
+                let key = (row.at, segment.number);
+                self.waiting.insert(key, OpenSegment { row: Some(row), ..segment });
+                Ok(())
+            }
+            Some(Err(error)) => {
+                // Reading can continue after the row.
+                self.last = Some(segment);
+                Err(error)
+            }
+        }
+    }
+
+    /// The next row in order of time.
+    fn next_row(&mut self) -> Result<Option<TraceEntry>, ReadError> {
+        if let Some(segment) = self.last.take() {
+            self.advance(segment)?;
+        }
+        while self.is_next_due() {
+            if self.waiting.len() == MAX_OPEN_SEGMENTS {
+                let late = self.segments.peek().filter(|_| !self.is_over_limit).cloned();
+                let damage = |path| TraceDamage { path, frame: None, what: TOO_MANY_OPEN.to_owned() };
+                self.damage.extend(late.map(damage));
+                self.is_over_limit = true;
+                break;
+            }
+            let opened = self.open_next();
+            if opened.is_err() {
+                // The segments before it agree, those after it may not.
+                (self.segments, self.waiting) = (Vec::new().into_iter().peekable(), BTreeMap::new());
+            }
+            let Some(reader) = opened? else { break };
+            let number = self.opened;
+            self.opened += 1;
+            self.advance(OpenSegment { number, reader: Box::new(reader), row: None })?;
+        }
+        let Some((_, mut segment)) = self.waiting.pop_first() else { return Ok(None) };
+        let row = segment.row.take();
+        self.last = Some(segment);
+        Ok(row)
     }
 }
 
@@ -174,203 +251,14 @@ impl Iterator for TraceReader {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(row) = self.open.as_mut()?.row(&mut self.damage) {
-                let wanted = |row: &TraceEntry| {
-                    row.at >= self.times.start && (row.at < self.times.end || self.times.end == u64::MAX)
-                };
-                if row.as_ref().is_ok_and(|row| !wanted(row)) {
-                    continue;
-                }
-                return Some(row);
-            }
-            match self.next_segment() {
-                Ok(next) => self.open = next,
-                Err(error) => {
-                    self.open = None;
-                    return Some(Err(error));
-                }
-            }
-        }
-    }
-}
-
-/// The files of a trace, in reading order.
-fn segments(path: &Path) -> Result<Vec<PathBuf>, ReadError> {
-    let failed = |error| ReadError::Io { path: path.to_owned(), error };
-    if let Some(url) = StorageUrl::of_path(path) {
-        // The text of an invalid URL may hold credentials.
-        let invalid = |error| ReadError::Io { path: "the URL".into(), error: io::Error::other(error) };
-        return objects(path, &url.map_err(invalid)?);
-    }
-    if !fs::metadata(path).map_err(failed)?.is_dir() {
-        return Ok(vec![path.to_owned()]);
-    }
-    // Files of other tools may lie beside the records of a run.
-    let records = path.join(RECORDS_FILE);
-    if records.is_file() {
-        return Ok(vec![records]);
-    }
-    let mut files = Vec::new();
-    for file in fs::read_dir(path).map_err(failed)? {
-        let file = file.map_err(failed)?.path();
-        if is_segment(&file) {
-            files.push(file);
-        }
-    }
-    files = without_doubles(files);
-    files.sort();
-    if files.is_empty() { Err(ReadError::Empty { path: path.to_owned() }) } else { Ok(files) }
-}
-
-/// The objects of a trace, in the order of their names, which begin with the start of a segment: instances interleave.
-fn objects(path: &Path, url: &StorageUrl) -> Result<Vec<PathBuf>, ReadError> {
-    let found = find_objects(url);
-    let found = found.map_err(|error| ReadError::Io { path: path.to_owned(), error: io::Error::other(error) })?;
-    // One object may have any name.
-    if let [one] = &*found
-        && one.key == url.key()
-    {
-        return Ok(vec![path.to_owned()]);
-    }
-    let files = found.iter().map(|object| object.url().to_path()).filter(|file| is_segment(file)).collect();
-    let mut files = without_doubles(files);
-    files.sort_by_cached_key(|file| (file.file_name().map(ToOwned::to_owned), file.clone()));
-    if files.is_empty() { Err(ReadError::Empty { path: path.to_owned() }) } else { Ok(files) }
-}
-
-fn is_segment(file: &Path) -> bool {
-    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    name.ends_with(".jsonl") || name.ends_with(".jsonl.zst") || name.ends_with(PARQUET_SUFFIX)
-}
-
-fn without_doubles(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
-    // A capture removes a segment after it has written it as Parquet, and may be killed in between.
-    let as_parquet: BTreeSet<PathBuf> =
-        files.iter().filter(|file| file.extension().is_some_and(|e| e == "parquet")).cloned().collect();
-    files.retain(|file| parquet_of(file).is_none_or(|parquet| !as_parquet.contains(&parquet)));
-    files
-}
-
-struct SegmentReader {
-    lines: LineReader,
-    /// The last line that was a row.
-    line: Vec<u8>,
-    /// Nanoseconds to add to a time of this segment to get a time of the trace.
-    shift: i128,
-}
-
-impl SegmentReader {
-    fn open(path: PathBuf) -> Result<Self, ReadError> {
-        Ok(Self::new(LineReader::open(path)?))
-    }
-
-    const fn new(lines: LineReader) -> Self {
-        Self { lines, line: Vec::new(), shift: 0 }
-    }
-
-    /// `None` if the header is torn or damaged.
-    fn header(&mut self, damage: &mut Vec<TraceDamage>) -> Result<Option<TraceHeader>, ReadError> {
-        let held = damage.len();
-        let line = loop {
-            let Some(line) = self.lines.next_line(damage).transpose()? else { return Ok(None) };
-            // Editors may add a byte order mark and blank lines.
-            let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&line).trim_ascii();
-            if !line.is_empty() {
-                break line.to_vec();
-            }
-        };
-        let path = || self.lines.path.clone();
-        match TraceHeader::read(&line) {
-            Ok(header) => Ok(Some(header)),
-            Err(HeaderError::UnsupportedVersion(version)) => {
-                Err(ReadError::UnsupportedVersion { path: path(), version })
-            }
-            Err(HeaderError::NotAHeader) if damage.len() > held => Ok(None),
-            Err(HeaderError::NotAHeader) => Err(ReadError::NotATrace { path: path() }),
-            Err(HeaderError::Invalid(error)) => {
-                Err(self.invalid_row(format!("its header makes no sense from column {} on", error.column())))
-            }
-        }
-    }
-
-    /// Converts a time of this segment to a time of the trace.
-    fn shift_time(&self, at: u64) -> u64 {
-        u64::try_from(i128::from(at) + self.shift).unwrap_or_default()
-    }
-
-    /// Skips frames outside this range of trace times.
-    fn set_time_range(&mut self, times: &Range<u64>) {
-        let here = |at: u64| match at {
-            0 | u64::MAX => at,
-            at => u64::try_from((i128::from(at) - self.shift).max(0)).unwrap_or(u64::MAX),
-        };
-        let times = here(times.start)..here(times.end);
-        self.lines.set_time_range(times);
-    }
-
-    fn row(&mut self, damage: &mut Vec<TraceDamage>) -> Option<Result<TraceEntry, ReadError>> {
-        loop {
-            let line = match self.lines.next_line(damage)? {
-                Ok(line) => line,
-                Err(error) => return Some(Err(error)),
+            let row = self.next_row().transpose()?;
+            let wanted = |row: &TraceEntry| {
+                row.at >= self.times.start && (row.at < self.times.end || self.times.end == u64::MAX)
             };
-            if line.trim_ascii().is_empty() {
+            if row.as_ref().is_ok_and(|row| !wanted(row)) {
                 continue;
             }
-            match serde_json::from_slice::<TraceEntry>(&line).or_else(|error| parse_with_floats(&line).ok_or(error)) {
-                // A missing `at` must not be read as 0.
-                Ok(entry) if entry.at == 0 && serde_json::from_slice::<ArrivalField>(&line).is_err() => {
-                    let (path, number) = (self.lines.path.clone(), self.lines.number);
-                    let another = TraceHeader::read(&line).is_ok();
-                    let another = another.then_some(ReadError::SecondHeader { path, line: number });
-                    return Some(Err(another.unwrap_or_else(|| self.invalid_row("at is missing".to_owned()))));
-                }
-                Ok(mut entry) => {
-                    entry.at = self.shift_time(entry.at);
-                    entry.planned = entry.planned.map(|planned| self.shift_time(planned));
-                    entry.correct_abort();
-                    self.line = line;
-                    return Some(Ok(entry));
-                }
-                Err(_) if !line.ends_with(b"\n") => {
-                    damage.push(self.lines.damage("its last line is torn"));
-                    return None;
-                }
-                // The message from serde may quote the row.
-                Err(error) => {
-                    return Some(Err(self.invalid_row(format!("it makes no sense from column {} on", error.column()))));
-                }
-            }
+            return Some(row);
         }
     }
-
-    fn invalid_row(&self, reason: String) -> ReadError {
-        ReadError::Line { path: self.lines.path.clone(), line: self.lines.number, reason }
-    }
-}
-
-/// Accepts whole numbers as data frames write them, `10.0` for 10. The JSON Schema accepts both.
-fn parse_with_floats(line: &[u8]) -> Option<TraceEntry> {
-    fn to_integers(value: &mut Value) {
-        match value {
-            Value::Array(items) => items.iter_mut().for_each(to_integers),
-            Value::Object(fields) => fields.values_mut().for_each(to_integers),
-            Value::Number(number) if number.is_f64() => {
-                if let Some(number) = number.as_f64().and_then(as_whole_number) {
-                    *value = number.into();
-                }
-            }
-            _ => {}
-        }
-    }
-    let mut row = serde_json::from_slice(line).ok()?;
-    to_integers(&mut row);
-    serde_json::from_value(row).ok()
-}
-
-/// The only required field of a row.
-#[derive(Deserialize)]
-struct ArrivalField {
-    #[serde(rename = "at")]
-    _at: IgnoredAny,
 }

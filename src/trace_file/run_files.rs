@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use super::reader::RUN_FILE;
+use super::segment_list::RUN_FILE;
 use crate::config::StorageUrl;
 use crate::storage::{ObjectReader, find_objects};
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use streamgauge::trace_file::reader::TraceReader;
 use tempfile::TempDir;
 
-use crate::support::captured::{answer, run_with_variables, run_without_capture, server, until};
+use crate::support::captured::{answer, run_with, run_without_capture, server, until};
 use crate::support::client::chat;
 use crate::support::proxy::TestProxy;
 
@@ -147,6 +147,28 @@ fn an_object_with_the_name_of_a_segment_is_never_replaced() {
 }
 
 #[test]
+fn a_kill_between_the_parquet_and_the_removal_of_its_frames_stores_the_rows_once() {
+    let (made, upstream) = (TempDir::new().unwrap(), server(answer(2)));
+    let earlier = crate::support::captured::proxy(upstream.addr, made.path(), &[]);
+    ask(&earlier, 2);
+    drop(earlier);
+    let frames = made.path().join(&segments(made.path())[0]);
+    for format in ["parquet", "jsonl"] {
+        let (lake, spool) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        let left = spool.path().join("00000007-20261121T101500Z");
+        fs::copy(&frames, left.with_extension("jsonl.zst")).unwrap();
+        let parquet = left.with_extension("parquet").display().to_string();
+        let output =
+            streamgauge(&["trace", "convert", frames.to_str().unwrap(), "--to=parquet", "--output", &parquet], &[]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        drop(capturing(upstream.addr, &url(&lake, "c"), spool.path(), &[("capture_format", format)]));
+        assert_eq!(segments(lake.path()).len(), 1, "{format}: {:?}", segments(lake.path()));
+        assert!(segments(lake.path())[0].ends_with(".parquet"), "{:?}", segments(lake.path()));
+        assert_eq!(segments(spool.path()), Vec::<String>::new());
+    }
+}
+
+#[test]
 fn an_hour_that_is_over_gets_a_manifest_of_its_files() {
     let (lake, spool) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let upstream = server(answer(2));
@@ -169,6 +191,8 @@ fn an_hour_that_is_over_gets_a_manifest_of_its_files() {
     assert_eq!((&document["rows"], &document["bytes"]), (&2.into(), &bytes.len().into()));
     assert_eq!(document["files"][0]["name"], data.rsplit('/').next().unwrap());
     assert_eq!(document["files"][0]["blake3"], blake3::hash(&bytes).to_hex().to_string());
+    let schema = streamgauge(&["schema", "hour-manifest"], &[]).stdout;
+    assert!(jsonschema::draft202012::is_valid(&serde_json::from_slice(&schema).unwrap(), &document));
     assert_eq!(info(&url(&lake, "c"))["requests"], 2, "a manifest is no segment");
 }
 
@@ -198,7 +222,7 @@ fn what_the_spool_cannot_hold_any_longer_is_lost_counted_and_logged() {
         ("AWS_ENDPOINT_URL", &*format!("http://{free}")),
     ];
     let flags: Vec<&str> = flags.iter().map(|flag| &**flag).collect();
-    let proxy = run_with_variables(upstream.addr, &flags, &variables);
+    let proxy = run_with(&format!("http://{}", upstream.addr), &[], &flags, &variables);
     let metric = |name: &str| -> u64 {
         let page = proxy.page("/metrics");
         let line = page.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {page}"));

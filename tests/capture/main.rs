@@ -6,6 +6,7 @@
 mod support;
 
 mod bucket;
+mod bucket_faults;
 mod classes;
 mod disk;
 #[cfg(feature = "parquet")]

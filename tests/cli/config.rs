@@ -140,6 +140,7 @@ fn beside(key: &str) -> &'static str {
         "admin_tls_cert" => "upstream: https://c\nadmin_tls_key: PEM\n",
         "admin_tls_key" => "upstream: https://c\nadmin_tls_cert: PEM\n",
         "admin_tls_client_ca" => "upstream: https://c\nadmin_tls_key: PEM\nadmin_tls_cert: PEM\n",
+        "capture_spool" => "upstream: https://c\ncapture: s3://b/c\n",
         of_capture if of_capture.starts_with("capture_") => "upstream: https://c\ncapture: /c\n",
         _ => "upstream: https://c\n",
     }
@@ -615,8 +616,14 @@ fn a_setting_of_a_capture_without_one_is_named_wherever_it_was_typed_unless_it_i
         assert_eq!(problems("", &[], &[UPSTREAM, (&variable, sample)]), [format!("{variable}: {needs}")]);
         let assignment = format!("{flag}={sample}");
         assert_eq!(problems("", &[&assignment], &[UPSTREAM]), [format!("{flag}: {needs}")]);
-        assert!(load("", &[&assignment, "--capture=c"], &[UPSTREAM]).is_ok());
+        let capture = if key == "capture_spool" { "--capture=s3://b/c" } else { "--capture=c" };
+        assert!(load("", &[&assignment, capture], &[UPSTREAM]).is_ok());
     }
+    assert_eq!(
+        problems("", &["--capture-spool=s", "--capture=c"], &[UPSTREAM]),
+        ["--capture-spool: needs capture to be a bucket; a folder is written to directly"]
+    );
+    assert!(load("", &["--capture-spool=capture-spool", "--capture=c"], &[UPSTREAM]).is_ok(), "the default");
     assert!(load("", &["--capture-round=0", "--capture-block=512"], &[UPSTREAM]).is_ok());
     let one = problems("", &["--capture-round=1h"], &[UPSTREAM]);
     assert_eq!(

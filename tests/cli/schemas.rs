@@ -189,6 +189,7 @@ fn each_document_has_a_test_here() {
     let elsewhere = [
         "run",
         "sweep-file",
+        "hour-manifest",
         "demo",
         "twin-fit",
         "twin-run",

@@ -1,5 +1,5 @@
 //! The program with real servers and backends: llama-server, Prometheus, an OpenTelemetry collector, VictoriaMetrics,
-//! nginx, curl.
+//! nginx, MinIO, curl.
 //!
 //! These tests check over processes and sockets what the others check in one process: a real backend stores the numbers
 //! of the requests that were made, a real server's replies pass unchanged, and no request is lost. Run
@@ -39,6 +39,7 @@ mod dashboard;
 mod engines;
 mod interleaved;
 mod llama;
+mod minio;
 mod parquet;
 mod privacy;
 mod prometheus;

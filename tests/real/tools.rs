@@ -102,6 +102,16 @@ pub(crate) fn nginx(server: SocketAddr, directory: &Path) -> Tool {
     serve("nginx", addr, &[&ports[0], &ports[1], directory.to_str().unwrap()], MINUTE, "/health")
 }
 
+/// MinIO, an S3 server, with its data in `directory` and these credentials.
+pub(crate) fn minio(addr: SocketAddr, directory: &Path, [user, password]: [&str; 2]) -> ChildProcess {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/start");
+    let running = ChildProcess::start("minio", &script, |command| {
+        command.env("MINIO_ROOT_USER", user).env("MINIO_ROOT_PASSWORD", password);
+        command.args(["minio", &addr.port().to_string()]).arg(directory);
+    });
+    running.ready(addr, || is_up(addr, "/minio/health/ready"))
+}
+
 /// VictoriaMetrics that keeps its data in `directory`.
 pub(crate) fn victoria(directory: &Path) -> Tool {
     let addr = address();

@@ -89,24 +89,16 @@ pub fn run_under(under: &[&str], upstream: SocketAddr, folder: &Path, more: &[&s
 /// The same, in front of a URL.
 pub fn run_to(upstream: &str, under: &[&str], folder: &Path, more: &[&str]) -> RunningProxy {
     let capture = format!("--capture={}", folder.display());
-    start(upstream, under, &[&[&*capture], more].concat())
+    run_with(upstream, under, &[&[&*capture], more].concat(), &[])
 }
 
 /// A proxy that captures nothing.
 pub fn run_without_capture(upstream: SocketAddr, more: &[&str]) -> RunningProxy {
-    start(&format!("http://{upstream}"), &[], more)
+    run_with(&format!("http://{upstream}"), &[], more, &[])
 }
 
-/// A proxy with these arguments and variables of the environment.
-pub fn run_with_variables(upstream: SocketAddr, more: &[&str], variables: &[(&str, &str)]) -> RunningProxy {
-    start_with(&format!("http://{upstream}"), &[], more, variables)
-}
-
-fn start(upstream: &str, under: &[&str], more: &[&str]) -> RunningProxy {
-    start_with(upstream, under, more, &[])
-}
-
-fn start_with(upstream: &str, under: &[&str], more: &[&str], variables: &[(&str, &str)]) -> RunningProxy {
+/// A proxy in front of a URL, started by another program, with these arguments and variables of the environment.
+pub fn run_with(upstream: &str, under: &[&str], more: &[&str], variables: &[(&str, &str)]) -> RunningProxy {
     let mut words = under.iter().copied().chain([env!("CARGO_BIN_EXE_streamgauge")]);
     let mut command = Command::new(words.next().unwrap());
     command.args(words).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());

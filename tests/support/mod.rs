@@ -17,6 +17,7 @@ pub mod metrics_parser;
 pub mod privacy;
 pub mod proxy;
 pub mod replay;
+pub mod s3;
 pub mod sending;
 pub mod upstream;
 

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "clippy recognizes tests by their attribute; their helpers have none")]
 
+mod clocks;
 mod formats;
 mod properties;
 mod reuse;

@@ -41,7 +41,7 @@ use crate::replay::result::row::FailureReason;
 use crate::replay::sender::run::{CompletionCallback, LoopMode, RunCommand, RunOutcome};
 use crate::replay::server::scrape::{ScrapeStats, Scraper};
 use crate::report::{Report, text};
-use crate::trace_file::reader::RUN_FILE;
+use crate::trace_file::segment_list::RUN_FILE;
 pub(super) use error::SetupError;
 use figures::{RunCounts, RunFigures, RunTotals};
 use flags::RunnerArgs;

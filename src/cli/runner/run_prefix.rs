@@ -21,7 +21,7 @@ use crate::measure::calendar::utc;
 use crate::measure::time::{Gap, Stamp};
 use crate::replay::plan::schedule::Shard;
 use crate::storage::{Bucket, PutOutcome, StorageError, find_objects};
-use crate::trace_file::reader::RUN_FILE;
+use crate::trace_file::segment_list::RUN_FILE;
 
 /// Pause between two looks at the storage.
 const POLL_INTERVAL: Gap = Gap::from_millis(500);

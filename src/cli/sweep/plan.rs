@@ -20,7 +20,7 @@ use crate::report::sweep::file::{
 };
 use crate::stats::hash::mix;
 use crate::trace::rng::name_hash;
-use crate::trace_file::reader::RUN_FILE;
+use crate::trace_file::segment_list::RUN_FILE;
 
 /// Levels above are not looked for.
 const MAX_RATE: f64 = 1e6;

@@ -20,7 +20,7 @@ use crate::measure::time::Gap;
 use crate::replay::plan::max_load_search::{LevelTrial, MaxLoadSearch, SearchStep};
 use crate::report::sweep::file::{FlagValues, SearchOutcome, SweepFile};
 use crate::report::sweep::{LevelResult, read_run};
-use crate::trace_file::reader::RUN_FILE;
+use crate::trace_file::segment_list::RUN_FILE;
 
 /// Why no more is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -136,7 +136,7 @@ impl TraceInputArgs {
 
     /// Once more, without a word.
     pub(super) fn reopen(&self) -> anyhow::Result<InputTrace> {
-        open_silently(&self.trace, self.input_format, &self.reading, None).map(|(opened, _)| opened)
+        reopen(&self.trace, self.input_format, &self.reading)
     }
 }
 
@@ -158,6 +158,11 @@ pub(super) fn with_whole_turns(trace: Trace) -> Trace {
 /// Opens a trace, and says what it is taken for.
 pub(super) fn open(path: &Path, named: Option<FormatName>, reading: &TraceReadArgs) -> anyhow::Result<InputTrace> {
     open_between(path, named, reading, None)
+}
+
+/// Opens a trace once more, without a word.
+pub(super) fn reopen(path: &Path, named: Option<FormatName>, reading: &TraceReadArgs) -> anyhow::Result<InputTrace> {
+    open_silently(path, named, reading, None).map(|(opened, _)| opened)
 }
 
 fn open_between(

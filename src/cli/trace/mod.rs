@@ -4,6 +4,7 @@ mod diff;
 mod examples;
 pub(super) mod flags;
 mod info_text;
+mod merge;
 pub(super) mod notes;
 mod reuse;
 
@@ -20,7 +21,6 @@ use crate::measure::time::Gap;
 use crate::trace::anonymize::{self, AnonymizeRounding};
 use crate::trace::diff as trace_diff;
 use crate::trace::info::{self, MAX_CACHE_BLOCKS};
-use crate::trace::merge::{self, ClockAlignment};
 use crate::trace::respace;
 use crate::trace::scale::{self, RateScale};
 use crate::trace::scale_lengths::{self, LengthScale};
@@ -49,7 +49,7 @@ enum Verb {
     Cut(CutArgs),
     Scale(ScaleArgs),
     Shift(ShiftArgs),
-    Merge(MergeArgs),
+    Merge(merge::MergeArgs),
     Anonymize(AnonymizeArgs),
     Spread(SpreadArgs),
     Diff(DiffArgs),
@@ -201,30 +201,6 @@ fn parse_shift(text: &str) -> Result<TimeShift, String> {
     .map_err(|error| error.to_string())
 }
 
-/// Merge traces into one, in order of time
-///
-/// A single trace is sorted by time.
-#[derive(Debug, clap::Args)]
-struct MergeArgs {
-    /// Traces to merge
-    #[arg(required = true, value_name = "TRACE", value_hint = ValueHint::AnyPath)]
-    traces: Vec<PathBuf>,
-
-    /// Start all traces at time 0 [default: align them by wall-clock time if all have one]
-    #[arg(long)]
-    from_start: bool,
-
-    /// Format of the traces [default: detected]
-    #[arg(long, value_name = "FORMAT")]
-    input_format: Option<FormatName>,
-
-    #[command(flatten)]
-    reading: flags::TraceReadArgs,
-
-    #[command(flatten)]
-    output: TraceOutputArgs,
-}
-
 /// Make a trace that can be published: new ids, no model names, rounded times and lengths
 #[derive(Debug, clap::Args)]
 struct AnonymizeArgs {
@@ -319,19 +295,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             })?;
             args.output.write(trace, format.context("no trace was read")?, &[path])
         }
-        Verb::Merge(args) => {
-            flags::check_stdin_once(&args.traces)?;
-            let mut traces = Vec::new();
-            let mut format = None;
-            for path in &args.traces {
-                let input = flags::open(path, args.input_format, &args.reading)?;
-                format.get_or_insert(input.format);
-                traces.push((path.display().to_string(), input.trace));
-            }
-            let format = format.context("no trace to merge")?;
-            let align = if args.from_start { ClockAlignment::Start } else { ClockAlignment::Clock };
-            args.output.write(merge::merge(traces, align)?, format, &args.traces)
-        }
+        Verb::Merge(args) => merge::run(args),
         Verb::Anonymize(args) => {
             let input = args.input.open()?;
             let rounding = AnonymizeRounding { time: args.round_time.as_nanos(), length: args.round_length };

@@ -49,6 +49,11 @@ pub(super) fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, 
     read_rows(&path, reader, options)
 }
 
+/// Reads the segments of one instance; `path` appears only in messages.
+pub fn read_segments(path: &Path, segments: Vec<PathBuf>) -> Result<Trace, Error> {
+    read_rows(path, TraceReader::of_segments(path, segments), &ReadOptions::default())
+}
+
 /// Reads the rows of our own trace; `path` appears only in messages.
 pub(super) fn read_rows(
     path: &Path,

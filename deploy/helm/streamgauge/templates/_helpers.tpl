@@ -28,6 +28,18 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- toYaml $flags }}
 {{- end }}
 
+{{/* The folder of the spool; empty unless the capture goes to a bucket. */}}
+{{- define "streamgauge-spool" -}}
+{{- if regexMatch "^(s3|gs|az)://" (toString .Values.settings.capture) -}}
+{{ .Values.settings.capture_spool | default "/var/lib/streamgauge/spool" }}
+{{- end }}
+{{- end }}
+
+{{- define "streamgauge-spool-volume" -}}
+name: streamgauge-spool
+{{ toYaml .Values.spoolVolume }}
+{{- end }}
+
 {{- define "streamgauge-securityContext" -}}
 runAsNonRoot: true
 runAsUser: 65532
@@ -56,6 +68,9 @@ args:
   - {{ .upstream | empty | ternary "--transparent" (printf "--upstream=%s" .upstream) }}
   - --drain={{ .drain }}s
   {{- include "streamgauge-flags" .root | nindent 2 }}
+  {{- if and (include "streamgauge-spool" .root) (not $values.settings.capture_spool) }}
+  - --capture-spool={{ include "streamgauge-spool" .root }}
+  {{- end }}
 # Who pushes, where telemetry is pushed: OTEL_EXPORTER_OTLP_ENDPOINT turns that on.
 env:
   {{- with .env }}
@@ -87,6 +102,10 @@ securityContext:
   {{- include "streamgauge-securityContext" .root | nindent 2 }}
 resources:
   {{- toYaml $values.resources | nindent 2 }}
+{{- with include "streamgauge-spool" .root }}
+volumeMounts:
+  - {name: streamgauge-spool, mountPath: {{ . }}}
+{{- end }}
 {{- end }}
 
 {{/* `value` as an expression of CEL: an object of `type`, or a map where `type` is empty. */}}
