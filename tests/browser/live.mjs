@@ -186,10 +186,10 @@ export const checks = (visit) => ({
   },
 
   async "the engine's own figures stand beside the proxy's"({ browser, admin, address, model }) {
-    const held = stage.ask(address, model, { tokens: 400, fault: "" });
+    const held = stage.ask(address, model, { tokens: 1200 });
     const page = await visit(browser, admin);
     const cell = (name) => page.locator("#engine tbody tr", { has: page.locator("th", { hasText: name }) }).first().locator("td").textContent();
-    // The program asks the engine every five seconds; the request takes about as long.
+    // The program asks the engine every five seconds; the request takes twelve.
     await until(page, () => Number(document.querySelector("#engine tbody tr:nth-child(2) td")?.textContent) > 0);
     const { url, failed, samples } = await json(admin, "engine");
     assert.match(url, /\/metrics$/);

@@ -8,6 +8,7 @@ use streamgauge::engine::{
     CostModel, Engine, EngineFinish, EngineJob, EngineOptions, EngineOutput, EnginePrompt, FinishedJob,
 };
 use streamgauge::measure::record::{CountSource, Outcome};
+use streamgauge::measure::server_metrics::ServerMetric;
 use streamgauge::measure::time::{Gap, Stamp};
 use streamgauge::measure::timeline::TokenEvent;
 use streamgauge::report::accumulate::{Accumulator, AccumulatorSettings};
@@ -15,9 +16,7 @@ use streamgauge::report::source::{SourceReader, read};
 use streamgauge::report::{PERCENTILES, Report};
 use streamgauge::trace_file::gaps::pack;
 use streamgauge::trace_file::row::{RequestTargets, TraceEntry};
-use streamgauge::trace_file::server_metrics::{
-    SERVER_METRICS_FILE, Scrape, ScrapesHeader, ScrapesWriter, ServerMetric, VERSION,
-};
+use streamgauge::trace_file::server_metrics::{SERVER_METRICS_FILE, Scrape, ScrapesHeader, ScrapesWriter, VERSION};
 
 use super::results::{prompt, run, success};
 

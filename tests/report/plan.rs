@@ -6,6 +6,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use streamgauge::measure::record::{CountSource, Outcome};
+use streamgauge::measure::server_metrics::ServerMetric;
 use streamgauge::report::plan::arrivals::{ArrivalWindow, Arrivals};
 use streamgauge::report::plan::fleet::{Fleet, ReplicaCost, missed_requests};
 use streamgauge::report::plan::load_mix::LoadMix;
@@ -18,9 +19,7 @@ use streamgauge::report::plan::{CapacityPlan, Traffic, text};
 use streamgauge::report::sweep::level_verdict::LevelVerdict;
 use streamgauge::report::text::TextLayout;
 use streamgauge::trace_file::row::{PromptShape, Timing, TraceEntry, TraceHeader};
-use streamgauge::trace_file::server_metrics::{
-    SERVER_METRICS_FILE, Scrape, ScrapesHeader, ScrapesWriter, ServerMetric, VERSION,
-};
+use streamgauge::trace_file::server_metrics::{SERVER_METRICS_FILE, Scrape, ScrapesHeader, ScrapesWriter, VERSION};
 use streamgauge::trace_file::writer::TraceWriter;
 
 const MS: u64 = 1_000_000;

@@ -506,7 +506,7 @@ mod tests {
         assert!(goals("osl.avg>=40").unwrap_err().to_string().contains("A sweep is judged by shares of requests"));
         assert_eq!(header("Authorization: Bearer x"), Ok(("authorization".to_owned(), "Bearer x".to_owned())));
         assert!(warmup("req").is_err() && client_abort("0tok").is_err());
-        assert!(timestamp("yesterday").is_err() && conditions("ttft<5%").is_err() && percent("101%").is_err());
+        assert!(start_at("yesterday").is_err() && conditions("ttft<5%").is_err() && percent("101%").is_err());
         assert!(header("Host: x").is_err() && header("x").is_err() && header("a: b\r\nc: d").is_err());
     }
 }

@@ -27,15 +27,6 @@ pub mod report {
     pub mod peer_files;
     pub mod request_view;
 }
-#[path = "../../../src/replay"]
-pub mod replay {
-    pub mod server {
-        pub mod scrape {
-            pub mod exposition;
-            pub mod metric_names;
-        }
-    }
-}
 #[path = "../../../src/stats/mod.rs"]
 pub mod stats;
 #[path = "../../../src/trace/mod.rs"]
