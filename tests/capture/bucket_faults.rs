@@ -1,13 +1,17 @@
 //! Faults of the storage, one by one: each upload is repeated with growing pauses, no row is lost, none is stored twice,
 //! and the metrics count every attempt.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use streamgauge::trace_file::reader::TraceReader;
 use tempfile::TempDir;
 
-use crate::support::captured::{RunningProxy, answer, proxy, run_with, server, until};
+use crate::support::captured::{
+    RunningProxy, answer, ask_numbered, counted, proxy, run_with, server, small_disk, until,
+};
 use crate::support::client::chat;
 use crate::support::s3::{S3Fault, S3Put, S3Server};
 
@@ -160,4 +164,60 @@ fn a_slow_answer_is_waited_for_and_delays_no_stream() {
     });
     assert_eq!(statuses(&done.puts)[..2], [Some(200), Some(200)]);
     assert_eq!(done.failed, 0);
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "who reads the log of the tests is to know that one had no disk")]
+fn a_full_disk_below_the_spool_is_emptied_by_uploads_and_used_again() {
+    let spool = TempDir::new().unwrap();
+    let Some(under) = small_disk(spool.path(), "1m") else {
+        eprintln!("no disk can be made here without being root: the test on MinIO has to do");
+        return;
+    };
+    let storage = S3Server::with_faults(&[S3Fault::Refused(503, "SlowDown"); 1_000]);
+    let upstream = server(answer(2));
+    let (endpoint, spool_flag) =
+        (format!("http://{}", storage.addr), format!("--capture-spool={}", spool.path().display()));
+    // Segments have 512 KiB, so one is closed when the disk is full.
+    let more = [
+        "--capture=s3://bucket/c",
+        &*spool_flag,
+        "--capture-keep-bytes=4M",
+        "--capture-flush=10ms",
+        "--capture-block=16",
+    ];
+    let under: Vec<&str> = under.iter().map(|word| &**word).collect();
+    let variables = S3Server::variables(&endpoint, CANARY);
+    let mut running = run_with(&format!("http://{}", upstream.addr), &under, &more, &variables);
+    let count = |running: &RunningProxy, reason: &str| counted(&running.page("/metrics"), reason);
+    let inside = PathBuf::from(format!("/proc/{}/root{}", running.pid(), spool.path().display()));
+    let segments = || {
+        let files = fs::read_dir(&inside).unwrap().map(|file| file.unwrap().path());
+        files.filter(|file| file.to_str().unwrap().ends_with(".zst")).count()
+    };
+    let mut sent = 1;
+    until("the disk was full", || {
+        ask_numbered(running.listen, sent..sent + 20);
+        sent += 20;
+        count(&running, "disk") >= 20
+    });
+    let settled = |running: &RunningProxy, sent: u64| {
+        until("all are counted", || count(running, "whole") + count(running, "disk") == sent - 1);
+        count(running, "whole")
+    };
+    let before = settled(&running, sent);
+    storage.heal();
+    // One may be open.
+    until("uploads have made room", || !storage.objects().is_empty() && segments() <= 1);
+    ask_numbered(running.listen, sent..sent + 20);
+    let whole = settled(&running, sent + 20);
+    assert_eq!(whole, before + 20, "the disk is used again");
+    running.terminate();
+    let lake = TempDir::new().unwrap();
+    storage.write_to(lake.path());
+    let rows: Vec<u64> =
+        TraceReader::open(lake.path()).unwrap().map(|row| row.unwrap().params.max_tokens.unwrap()).collect();
+    let numbers: BTreeSet<u64> = rows.iter().copied().collect();
+    assert_eq!((rows.len(), numbers.len()), (whole as usize, whole as usize), "every row that was written, once");
+    assert!(numbers.is_superset(&(sent..sent + 20).collect()));
 }

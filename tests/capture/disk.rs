@@ -13,7 +13,7 @@ use serde_json::json;
 use streamgauge::trace_file::reader::TraceReader;
 use tempfile::TempDir;
 
-use crate::support::captured::{RunningProxy, answer, counted, run, run_under, server, until};
+use crate::support::captured::{RunningProxy, answer, counted, run, run_under, server, small_disk, until};
 use crate::support::client::{Client, chat};
 
 /// A request whose row is long however well it is packed: ids of blocks are noise.
@@ -81,15 +81,12 @@ fn a_write_that_goes_halfway_costs_its_frame_and_leaves_nothing_torn() {
 fn a_full_disk_costs_rows_and_no_stream_and_is_used_again_when_it_has_room() {
     let folder = TempDir::new().unwrap();
     let upstream = server(answer(2));
-    let mount = "mount -t tmpfs -o size=128k none \"$0\" && exec \"$@\"";
     let disk = folder.path().to_str().unwrap();
-    let namespace = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"];
-    let may = Command::new(namespace[0]).args(&namespace[1..]).args(["mount -t tmpfs none \"$0\"", disk]).output();
-    if !may.is_ok_and(|done| done.status.success()) {
+    let Some(under) = small_disk(folder.path(), "128k") else {
         eprintln!("no disk can be made here without being root: the test of half a write has to do");
         return;
-    }
-    let under = [&namespace[..], &[mount, disk]].concat();
+    };
+    let under: Vec<&str> = under.iter().map(|word| &**word).collect();
     let mut run = run_under(&under, upstream.addr, folder.path(), &["--capture-flush=10ms", "--capture-block=16"]);
     let inside = PathBuf::from(format!("/proc/{}/root{disk}", run.pid()));
     let mut asked = 0;

@@ -14,7 +14,7 @@ use streamgauge::trace_file::reader::TraceReader;
 use streamgauge::trace_file::row::TraceEntry;
 
 use super::PATIENCE;
-use super::client::Client;
+use super::client::{Client, chat};
 use super::proxy::TestProxy;
 use super::upstream::Upstream;
 
@@ -162,6 +162,33 @@ impl RunningProxy {
             reader.join().unwrap();
         }
     }
+}
+
+/// A request with a number, its `max_tokens`, which its row repeats. The row has some 13 KB however well it is packed:
+/// ids of blocks are noise, in blocks of 16 bytes.
+pub fn numbered(number: u64) -> String {
+    let part = |part: u64| blake3::hash(&[number, part].map(u64::to_le_bytes).concat()).to_hex().to_string();
+    let message = json!({"role": "user", "content": (0..200).map(part).collect::<String>()});
+    chat(&json!({"model": "m", "stream": true, "max_tokens": number, "messages": [message]}).to_string())
+}
+
+/// Sends the numbered requests; every answer is whole.
+pub fn ask_numbered(listen: SocketAddr, numbers: std::ops::Range<u64>) {
+    let mut client = Client::connect(listen);
+    for number in numbers {
+        assert!(client.send(numbered(number)).response().text().ends_with("data: [DONE]\n\n"));
+    }
+}
+
+/// The words that start a program with a small disk at this folder, which only that program sees; `None` if no disk can
+/// be made here.
+pub fn small_disk(folder: &Path, size: &str) -> Option<Vec<String>> {
+    let folder = folder.to_str().unwrap();
+    let namespace = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"];
+    let may = Command::new(namespace[0]).args(&namespace[1..]).args(["mount -t tmpfs none \"$0\"", folder]).output();
+    let mount = format!("mount -t tmpfs -o size={size} none \"$0\" && exec \"$@\"");
+    let words = namespace.into_iter().chain([&*mount, folder]).map(str::to_owned);
+    may.is_ok_and(|done| done.status.success()).then(|| words.collect())
 }
 
 /// The records of the capture that a page of metrics tells of, by their reason.

@@ -72,6 +72,11 @@ impl S3Server {
         self.store.lock().unwrap().objects.insert(key.to_owned(), bytes.to_vec());
     }
 
+    /// Takes all further faults back.
+    pub fn heal(&self) {
+        self.store.lock().unwrap().faults.clear();
+    }
+
     /// The puts so far.
     pub fn puts(&self) -> Vec<S3Put> {
         self.store.lock().unwrap().puts.clone()
