@@ -12,7 +12,7 @@ use streamgauge::trace::input::InputSource;
 use streamgauge::trace_file::row::TraceEntry;
 use tempfile::tempdir;
 
-use super::program::ProxyProcess;
+use super::program::{ProxyProcess, streamgauge};
 use super::{processes, tools};
 
 /// 23 requests in 6 s, of Mooncake's trace whose arrivals are those of a Poisson process.
@@ -33,8 +33,7 @@ pub(super) fn rows(path: &Path) -> Vec<TraceEntry> {
 }
 
 pub(super) fn trace(arguments: &[&str]) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
-    let done = command.arg("trace").args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    let done = streamgauge(&[&["trace"], arguments].concat());
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 

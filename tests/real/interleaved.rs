@@ -12,13 +12,12 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::Value;
 use tempfile::tempdir;
 
 use super::clients::{median, of_aiperf, of_vllm_bench, url};
-use super::program::{ProxyProcess, count, sum};
+use super::program::{ProxyProcess, count, streamgauge, sum};
 use super::{processes, tools};
 
 /// Runs of each.
@@ -204,8 +203,8 @@ fn vllm_bench(proxy: &ProxyProcess) -> Ran {
     Ran { figures, proxy: measured, before: median(of_vllm_bench(folder.path()).values().map(|times| times.before)) }
 }
 
-fn streamgauge(arguments: &[&str]) -> Vec<u8> {
-    let done = Command::new(env!("CARGO_BIN_EXE_streamgauge")).args(arguments).output().unwrap();
+fn printed(arguments: &[&str]) -> Vec<u8> {
+    let done = streamgauge(arguments);
     assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
     done.stdout
 }
@@ -219,9 +218,9 @@ fn ours(proxy: &ProxyProcess) -> [Ran; 2] {
     let flags = ["--model=tiny", "--prompt-overhead=0", "--no-audit", "--tokenizer", tokenizer, "--out", out];
     let url = url(proxy.addr);
     let load = [&["load", "--target", &url], &LOAD[..], &flags].concat();
-    let (_, measured) = observing(proxy, || streamgauge(&load));
+    let (_, measured) = observing(proxy, || printed(&load));
     ["aiperf", "vllm"].map(|definitions| {
-        let told = streamgauge(&["report", out, "--json", "--definitions", definitions]);
+        let told = printed(&["report", out, "--json", "--definitions", definitions]);
         let told: Value = serde_json::from_slice(&told).unwrap();
         let figures = FIGURES.iter().map(|figure| told.pointer(figure.ours)?.as_f64()).collect();
         Ran { figures, proxy: measured.clone(), before: 0.0 }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use super::compare::only;
 use super::http_client::{get, get_with};
@@ -77,6 +77,12 @@ impl ProxyProcess {
         });
         table
     }
+}
+
+/// What one of the program's other verbs prints, run from the project's folder.
+pub(crate) fn streamgauge(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+    command.args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap()
 }
 
 /// Over the series with all these labels: the sum of counters or proxies, or of histograms' sums.

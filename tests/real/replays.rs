@@ -1,7 +1,6 @@
 //! Traces replayed: Mooncake's first five minutes at real engines, and what AIPerf sent, as our proxy captured it.
 
 use std::path::Path;
-use std::process::Command;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -9,7 +8,7 @@ use tempfile::tempdir;
 
 use super::aiperf_trace::{TRACE, rows, trace};
 use super::http_client::get;
-use super::program::{ProxyProcess, sum};
+use super::program::{ProxyProcess, streamgauge, sum};
 use super::support::metrics_parser;
 use super::tools::Tool;
 use super::{processes, tools};
@@ -23,9 +22,8 @@ const LENGTHS: [&str; 4] = ["--isl", "0.0078125x", "--osl", "0.0625x"];
 /// How far an arrival may be off, on a busy machine.
 const TOLERANCE_MS: f64 = 100.0;
 
-fn streamgauge(arguments: &[&str]) -> Value {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
-    let done = command.args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+fn json_of(arguments: &[&str]) -> Value {
+    let done = streamgauge(arguments);
     assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
     serde_json::from_slice(&done.stdout).unwrap()
 }
@@ -49,7 +47,7 @@ fn replay_mooncake(engine: &Tool, name: &str, counters: [&[&str]; 2]) {
     let flags =
         ["--dialect=openai.completions", "--prompt-overhead=0", "--models=*=tiny", "--max-lag=1h", "--no-audit"];
     let target = ["replay", &scaled, "--target", &url, "--speed", &speed, "--out", &out, "--json"];
-    let report = streamgauge(&[&target[..], &flags, &["--tokenizer", tokenizer.to_str().unwrap()]].concat());
+    let report = json_of(&[&target[..], &flags, &["--tokenizer", tokenizer.to_str().unwrap()]].concat());
     let (ended, summary) = (counted(), &report["summary"]);
     let ms = |what: &str, which: &str| summary["metrics"][what][which].as_f64().unwrap_or(f64::NAN);
     eprintln!(
@@ -121,10 +119,10 @@ fn a_capture_of_aiperfs_traffic_is_replayed_and_the_two_are_alike() {
     let url = format!("http://{}", proxy.addr);
     // The simulated server's chat template has two tokens; to ask for them would be two requests more.
     let flags = ["--prompt-overhead=2", "--max-lag=1h", "--no-audit", "--json"];
-    streamgauge(&[&["replay", &text("sent"), "--target", &url], &flags[..]].concat());
+    json_of(&[&["replay", &text("sent"), "--target", &url], &flags[..]].concat());
     ended(proxy);
 
-    let diff = streamgauge(&["trace", "diff", &text("sent"), &text("replayed"), "--json"]);
+    let diff = json_of(&["trace", "diff", &text("sent"), &text("replayed"), "--json"]);
     let reuse = |side: &str| diff[side]["reuse"][0]["token_share"].as_f64().unwrap();
     let error = &diff["arrival_error"];
     eprintln!(

@@ -120,8 +120,13 @@ pub(crate) fn victoria(directory: &Path) -> Tool {
 
 /// vLLM on the CPU with the tiny model. It takes minutes to start.
 pub(crate) fn vllm() -> Tool {
+    vllm_with_flags(&[])
+}
+
+/// The same with these flags too.
+pub(crate) fn vllm_with_flags(flags: &[&str]) -> Tool {
     let addr = address();
-    serve("vllm", addr, &[&addr.port().to_string()], MINUTES, "/health")
+    serve("vllm", addr, &[&[addr.port().to_string().as_str(), "--"], flags].concat(), MINUTES, "/health")
 }
 
 /// The same with these variables too, started once; the error tells how it ended instead of serving.

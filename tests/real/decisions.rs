@@ -1,0 +1,140 @@
+//! Decisions about a real vLLM: it is not worse than itself; with ten milliseconds more, or with half the sequences, it is;
+//! and a plan for what AIPerf sent holds when it is run.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::{TempDir, tempdir};
+
+use super::clients::url;
+use super::processes::{self, address};
+use super::program::streamgauge;
+use super::tools;
+
+/// Runs of each side: with Holm's adjustment over 14 figures, three runs decide only differences far above their spread.
+const ROUNDS: usize = 5;
+/// A change that matters. Runs of a small model on a machine with other work differ by less.
+const MARGIN: &str = "25%";
+/// A load that the tiny model carries with room to spare.
+const LIGHT: [&str; 5] = ["--rate=8", "--isl=64", "--osl=32", "--duration=15s", "--warmup=2s"];
+/// As many streams as the larger engine has sequences, and twice those of the smaller one.
+const SATURATING: [&str; 4] = ["--concurrency=8", "--isl=64", "--osl=64", "--duration=10s"];
+/// A run counts on a busy machine too: what is sent late is part of the latency from its planned time.
+const ALWAYS_VALID: [&str; 2] = ["--max-lag=1h", "--no-audit"];
+
+/// A folder of runs.
+struct Runs(TempDir);
+
+impl Runs {
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Runs `load` against a server of the tiny model.
+    fn load(&self, name: &str, server: SocketAddr, round: usize, load: &[&str]) {
+        let tokenizer = tools::folder().join("models/tokenizer/tokenizer.json");
+        let (tokenizer, out) = (format!("--tokenizer={}", tokenizer.display()), self.path(&format!("{name}-{round}")));
+        let (seed, out) = (format!("--seed={round}"), format!("--out={}", out.display()));
+        let (target, flags) = (url(server), ["--model=tiny", &tokenizer, &seed, &out]);
+        let done = streamgauge(&[&["load", "--target", &target], load, &flags, &ALWAYS_VALID].concat());
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    /// The comparison of all rounds of two sides, and the verdict on one of its figures.
+    fn verdict(&self, sides: [&str; 2], figure: &str) -> (String, String) {
+        let side = |name| (1..=ROUNDS).map(move |round| format!("{name}-{round}"));
+        let runs: Vec<String> = side(sides[0]).chain(["--".to_owned()]).chain(side(sides[1])).collect();
+        let path = |run: &String| if run == "--" { run.clone() } else { self.path(run).display().to_string() };
+        let runs: Vec<String> = runs.iter().map(path).collect();
+        let flags = ["compare", "--json", "--margin", MARGIN];
+        let done = streamgauge(&[&flags[..], &runs.iter().map(String::as_str).collect::<Vec<_>>()].concat());
+        let comparison: Value = serde_json::from_slice(&done.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&done.stderr)));
+        let of = |value: &Value| value["verdict"]["verdict"].as_str().unwrap_or_default().to_owned();
+        for figure in comparison["figures"].as_array().unwrap() {
+            let name = figure["figure"].as_str().unwrap();
+            let [before, after, change] = ["before", "after", "change"].map(|key| &figure[key]);
+            eprintln!("| {} → {} | {name} | {before} | {after} | {change} | {} |", sides[0], sides[1], of(figure));
+        }
+        let named = comparison["figures"].as_array().unwrap().iter().find(|of| of["figure"] == figure).unwrap();
+        (of(&comparison), of(named))
+    }
+}
+
+/// Passes bytes on, those of replies `delay` later.
+fn delayed(server: SocketAddr, delay: Duration) -> SocketAddr {
+    let addr = address();
+    let listener = TcpListener::bind(addr).unwrap();
+    thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let Ok(upstream) = TcpStream::connect(server) else { continue };
+            let _without_delay = client.set_nodelay(true).is_ok() && upstream.set_nodelay(true).is_ok();
+            let (from_client, to_server) = (client.try_clone().unwrap(), upstream.try_clone().unwrap());
+            pass(from_client, to_server, Duration::ZERO);
+            pass(upstream, client, delay);
+        }
+    });
+    addr
+}
+
+/// Copies until the end of either side, each piece `delay` after it was read.
+fn pass(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
+    let (pieces, due) = mpsc::sync_channel::<(Instant, Vec<u8>)>(1024);
+    thread::spawn(move || {
+        let mut buffer = [0; 16 << 10];
+        while let Ok(read @ 1..) = from.read(&mut buffer) {
+            if pieces.send((Instant::now() + delay, buffer[..read].to_vec())).is_err() {
+                break;
+            }
+        }
+    });
+    thread::spawn(move || {
+        for (at, piece) in due {
+            thread::sleep(at.saturating_duration_since(Instant::now()));
+            if to.write_all(&piece).is_err() {
+                break;
+            }
+        }
+        // The other side may have closed.
+        _ = to.shutdown(Shutdown::Write).is_ok();
+    });
+}
+
+#[test]
+#[ignore = "needs vLLM: tests/run --real"]
+fn vllm_is_not_worse_than_itself_and_ten_milliseconds_more_are_worse() {
+    let _turn = processes::exclusive_turn();
+    let (vllm, runs) = (tools::vllm(), Runs(tempdir().unwrap()));
+    let slow = delayed(vllm.addr, Duration::from_millis(10));
+    // What an engine does only once.
+    runs.load("first", vllm.addr, 0, &LIGHT);
+    for round in 1..=ROUNDS {
+        runs.load("one", vllm.addr, round, &LIGHT);
+        runs.load("slow", slow, round, &LIGHT);
+        runs.load("other", vllm.addr, round, &LIGHT);
+    }
+    // Its tails may be undecided: a p99 of 120 requests varies by more than the margin.
+    let (all, median) = runs.verdict(["one", "other"], "ttft.p50");
+    assert_ne!(all, "worse");
+    assert_eq!(median, "not_worse");
+    assert_eq!(runs.verdict(["one", "slow"], "ttft.p50"), ("worse".to_owned(), "worse".to_owned()));
+}
+
+#[test]
+#[ignore = "needs vLLM: tests/run --real"]
+fn vllm_with_half_the_sequences_is_worse() {
+    let _turn = processes::exclusive_turn();
+    let runs = Runs(tempdir().unwrap());
+    for (name, sequences) in [("eight", "--max-num-seqs=8"), ("four", "--max-num-seqs=4")] {
+        let vllm = tools::vllm_with_flags(&[sequences]);
+        for round in 0..=ROUNDS {
+            runs.load(name, vllm.addr, round, &SATURATING);
+        }
+    }
+    assert_eq!(runs.verdict(["eight", "four"], "ttft.p50"), ("worse".to_owned(), "worse".to_owned()));
+}

@@ -1,0 +1,73 @@
+//! A plan for the load that AIPerf sends, checked by running it: what one replica is planned for it holds, and what needs
+//! more it does not hold alone.
+
+use serde_json::Value;
+use tempfile::tempdir;
+
+use super::clients::url;
+use super::program::{ProxyProcess, streamgauge};
+use super::{processes, tools};
+
+const SLO: &str = "--slo=chat: ttft<=1s";
+/// One replica: four sequences.
+const REPLICA: [&str; 1] = ["--max-num-seqs=4"];
+/// Each level lasts as long as each check of the plan.
+const LENGTH: [&str; 3] = ["--duration=20s", "--max-lag=1h", "--no-audit"];
+/// Nothing in reserve, so that the replicas are those of the arrivals.
+const NO_RESERVES: [&str; 3] = ["--headroom=0%", "--fail=0", "--start-up=0s"];
+
+fn json_of(arguments: &[&str]) -> Value {
+    let done = streamgauge(arguments);
+    assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+    serde_json::from_slice(&done.stdout).unwrap()
+}
+
+#[test]
+#[ignore = "needs vLLM and AIPerf: tests/run --real"]
+fn a_plan_for_what_aiperf_sent_holds_when_it_is_run() {
+    let _turn = processes::exclusive_turn();
+    let (vllm, folder) = (tools::vllm_with_flags(&REPLICA), tempdir().unwrap());
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (captured, sweep, target) = (path("captured"), path("sweep"), url(vllm.addr));
+    let proxy = ProxyProcess::with(vllm.addr, |command| {
+        command.arg("--capture").arg(&captured);
+    });
+    // At a rate: in a closed loop all four users ask at once after each stall of the machine.
+    tools::run("aiperf", &[&url(proxy.addr), &path("aiperf"), "--", "--request-rate=3"]);
+    drop(proxy);
+
+    let levels = ["sweep", &captured, "--target", &target, "--rates=1..24+1", SLO, "--out", &sweep, "--json"];
+    let swept = streamgauge(&[&levels[..], &LENGTH].concat());
+    assert!(swept.status.success(), "{}", String::from_utf8_lossy(&swept.stderr));
+    let plan = |rate: f64| {
+        let traffic = format!("{rate}/s");
+        json_of(&[&["plan", "--measured", &sweep, "--traffic", &traffic, "--json"], &NO_RESERVES[..]].concat())
+    };
+    let capacity = &plan(1.0)["capacity"];
+    let [holds, misses] = ["rate", "high"].map(|key| capacity[key].as_f64().unwrap_or_else(|| panic!("{capacity}")));
+    let (light, heavy) = (0.8 * holds, 1.3 * misses);
+    let replicas = |rate| plan(rate)["fleet"]["peak_replicas"].as_u64().unwrap();
+    let (one, several) = (replicas(light), replicas(heavy));
+    eprintln!(
+        "a replica holds {holds:.2}/s and misses {misses:.2}/s; {light:.2}/s: {one}, {heavy:.2}/s: {several} replicas"
+    );
+    assert_eq!((one, several > 1), (1, true));
+
+    // The exit code is 1 where the condition holds.
+    let misses_at = |rate: f64| {
+        let (rate, out) = (format!("--rate={rate}"), path(&format!("at-{rate:.2}")));
+        let replay =
+            ["replay", &captured, "--target", &target, &rate, SLO, "--loop", "--fail-if=goodput<95%", "--out", &out];
+        let done = streamgauge(&[&replay[..], &LENGTH].concat());
+        let said = String::from_utf8_lossy(&done.stdout);
+        eprintln!("{rate}: {}", said.lines().find(|line| line.starts_with("goodput")).unwrap_or_default());
+        match done.status.code() {
+            Some(0) => false,
+            Some(1) => true,
+            _ => panic!("{}", String::from_utf8_lossy(&done.stderr)),
+        }
+    };
+    assert!(!misses_at(light), "one replica for {light}/s");
+    assert!(!misses_at(heavy / several as f64), "{several} replicas for {heavy}/s");
+    assert!(misses_at(heavy), "one replica for {heavy}/s, where {several} are planned");
+}
