@@ -19,7 +19,7 @@ use super::tools;
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Parts of queries for which 0 is an answer too, with the reason.
-const MAY_BE_ZERO: [(&str, &str); 7] = [
+const MAY_BE_ZERO: [(&str, &str); 9] = [
     ("queue_depth", "nothing waits for the disk"),
     ("fault=\"proxy\"", "no limit of the proxy is reached"),
     ("vllm:", "the page of a real vLLM is that of an idle one"),
@@ -27,6 +27,8 @@ const MAY_BE_ZERO: [(&str, &str); 7] = [
     ("sglang:num_retracted_reqs", "nothing is preempted on the page"),
     ("$run\", gen_ai_request_model=~\"$model\", reason!~", "the server of the run breaks nothing off"),
     ("paused_requests", "nothing is preempted on the page"),
+    ("capture_uploads", "no segment of the run closes before its end"),
+    ("capture_spool", "no closed segment waits for its upload"),
 ];
 
 /// Parts of queries that VictoriaMetrics cannot answer here, with the reason.
@@ -250,9 +252,10 @@ fn every_query_returns_data_of_real_proxies() {
     let _demo = program(&["demo"], demo_listen, demo_admin, &newest(demo_admin));
     let server = reasoning();
     let upstream = format!("--upstream=http://{}", server.addr);
-    let capture = format!("--capture={}", directory.path().join("capture").display());
+    let capture = format!("--capture=file://{}", directory.path().join("bucket").display());
+    let spool = format!("--capture-spool={}", directory.path().join("spool").display());
     let slos = ["--slo=thinks: ttft<=1s", "--slo=own: ttft<=header"];
-    let arguments = ["proxy", &upstream, slos[0], slos[1], "--class=tier=header:x-tier", &capture];
+    let arguments = ["proxy", &upstream, slos[0], slos[1], "--class=tier=header:x-tier", &capture, &spool];
     let proxy =
         |also: &[&str]| program(&[&arguments[..], also].concat(), listen, admin, &telemetry("streamgauge", admin));
     let before = proxy(&[]);
