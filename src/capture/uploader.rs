@@ -16,7 +16,7 @@
 //! [`manifest`](super::manifest) is written: from then on the hour of this instance is complete.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +34,7 @@ use super::upload_target::UploadTarget;
 use crate::clock::Clock;
 use crate::measure::calendar::moment;
 use crate::measure::time::{Gap, Stamp};
-use crate::storage::{Bucket, ObjectReader, PutOutcome, StorageError};
+use crate::storage::{Bucket, StorageError};
 use crate::trace_file::reader::count_rows;
 use crate::trace_file::segment_list::{PARQUET_SUFFIX, SEGMENT_SUFFIX, frames_of, parquet_of};
 
@@ -277,26 +277,9 @@ impl UploadThread {
 
     /// Creates an object, and counts the attempt; false if one with other content has the key.
     fn create(&self, key: &str, bytes: &Bytes) -> Result<bool, UploadError> {
-        let put = self.bucket.put_new(key, bytes.clone());
-        let is_stored = put.and_then(|outcome| match outcome {
-            PutOutcome::Created => Ok(true),
-            // Of one with these bytes, the answer to an earlier attempt was lost.
-            PutOutcome::Exists => self.is_same(key, bytes),
-        });
+        let is_stored = self.bucket.create(key, bytes);
         self.stats.count_attempt(matches!(is_stored, Ok(true)));
         Ok(is_stored?)
-    }
-
-    fn is_same(&self, key: &str, bytes: &Bytes) -> Result<bool, StorageError> {
-        // An attempt that has timed out here may still be under way there; a second name would store its rows twice.
-        let under_way = || StorageError::Failed("another attempt to store the object is under way".to_owned());
-        let mut object = ObjectReader::open(&self.bucket.url_of(key))?.ok_or_else(under_way)?;
-        if object.size() != bytes.len() as u64 {
-            return Ok(false);
-        }
-        let mut stored = Vec::with_capacity(bytes.len());
-        object.read_to_end(&mut stored).map_err(|error| StorageError::Failed(error.to_string()))?;
-        Ok(stored == bytes[..])
     }
 
     /// Key of a file that belongs to the hour of this wall time.

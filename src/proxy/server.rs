@@ -371,7 +371,6 @@ where
     failed.recv().map_or(Ok(thread), |error| Err(StartError::Thread(error)))
 }
 
-/// The control thread's settings from a configuration.
 /// Where the live page's figures of the engine come from. The certificates are the upstream's: both are one server, or
 /// its neighbour.
 fn engine_metrics(config: &ProxyConfig) -> Option<EngineMetricsSource> {
@@ -379,6 +378,7 @@ fn engine_metrics(config: &ProxyConfig) -> Option<EngineMetricsSource> {
     Some(EngineMetricsSource { url, ca: config.upstream.ca.clone() })
 }
 
+/// The control thread's settings from a configuration.
 fn rules(config: &ProxyConfig, convention: Convention) -> RuntimeSettings {
     RuntimeSettings {
         aggregate: aggregate::AggregateSettings {

@@ -25,6 +25,8 @@ const REQUEST_TIMEOUT: Gap = Gap::from_millis(60_000);
 /// Attempts of a request that reads, and the pause after the first; it doubles.
 const MAX_READ_ATTEMPTS: u32 = 5;
 const FIRST_READ_PAUSE: Gap = Gap::from_millis(200);
+/// Size of the parts in which an object is compared.
+const COMPARED_PART_BYTES: usize = 4 << 20;
 /// Maximum objects that one listing may hold, at some 200 bytes each.
 const MAX_LISTED_OBJECTS: usize = 1_000_000;
 
@@ -39,15 +41,6 @@ impl fmt::Debug for Bucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Bucket").field("url", &self.url).finish_non_exhaustive()
     }
-}
-
-/// Result of [`Bucket::put_new`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PutOutcome {
-    /// The object has been created.
-    Created,
-    /// An object with this key exists, and was not changed.
-    Exists,
 }
 
 /// Objects and common prefixes of one level.
@@ -97,20 +90,39 @@ impl Bucket {
         self.url.with_key(key)
     }
 
-    /// Creates an object, in one attempt. Never replaces one.
+    /// Makes sure that an object with these bytes exists, in one attempt. Returns false if one with other content has the
+    /// key. Never replaces one.
     ///
     /// # Errors
     /// If it is not certain that the object exists now.
-    pub fn put_new(&self, key: &str, bytes: Bytes) -> Result<PutOutcome, StorageError> {
-        let (store, key) = (Arc::clone(&self.store), to_key(key)?);
-        let put = async move { store.put_opts(&key, PutPayload::from(bytes), PutMode::Create.into()).await };
+    pub fn create(&self, key: &str, bytes: &Bytes) -> Result<bool, StorageError> {
+        let (store, path, payload) = (Arc::clone(&self.store), to_key(key)?, PutPayload::from(bytes.clone()));
+        let put = async move { store.put_opts(&path, payload, PutMode::Create.into()).await };
         match run(put)? {
-            Ok(_) => Ok(PutOutcome::Created),
+            Ok(_) => Ok(true),
+            // Of one with these bytes, the answer to an earlier attempt was lost.
             Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
-                Ok(PutOutcome::Exists)
+                self.is_same(key, bytes)
             }
             Err(error) => Err(StorageError::new(&error)),
         }
+    }
+
+    fn is_same(&self, key: &str, bytes: &Bytes) -> Result<bool, StorageError> {
+        // An attempt that has timed out here may still be under way there; a second name would store its bytes twice.
+        let under_way = || StorageError::Failed("another attempt to store the object is under way".to_owned());
+        if self.size(key)?.ok_or_else(under_way)? != bytes.len() as u64 {
+            return Ok(false);
+        }
+        let mut from = 0;
+        for part in bytes.chunks(COMPARED_PART_BYTES) {
+            let end = from + part.len() as u64;
+            if self.read(key, from..end)? != part {
+                return Ok(false);
+            }
+            from = end;
+        }
+        Ok(true)
     }
 
     /// Size of an object in bytes; `None` if there is no such object.

@@ -16,7 +16,7 @@ mod io_thread;
 mod object_reader;
 mod objects;
 
-pub use bucket::{Bucket, PutOutcome};
+pub use bucket::Bucket;
 pub use error::StorageError;
 pub use object_reader::ObjectReader;
 pub use objects::{FoundObject, find_objects};

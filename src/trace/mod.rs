@@ -5,9 +5,9 @@
 //! ([`conversion_loss::ConversionLosses`]), never dropped silently. Of input texts only the lengths survive. Where a
 //! text must be written or sent, [`prompt_text`] generates one from block ids and lengths.
 //!
-//! Operations on traces: [`info`] summarizes one, [`diff`] compares two, [`reuse`] finds lost prefix-cache hits, [`clock_offsets`] the
-//! offsets of wall clocks. [`mod@slice`], [`scale`], [`scale_lengths`],
-//! [`merge`], [`anonymize`], [`respace`], [`session_starts`] and [`whole_turns`] transform them.
+//! Operations on traces: [`info`] summarizes one, [`diff`] compares two, [`reuse`] finds lost prefix-cache hits,
+//! [`clock_offsets`] the offsets of wall clocks. [`mod@slice`], [`scale`], [`scale_lengths`], [`merge`], [`anonymize`],
+//! [`respace`], [`session_starts`] and [`whole_turns`] transform them.
 
 pub mod anonymize;
 pub mod blocks;

@@ -20,7 +20,7 @@ use crate::config::StorageUrl;
 use crate::measure::calendar::utc;
 use crate::measure::time::{Gap, Stamp};
 use crate::replay::plan::schedule::Shard;
-use crate::storage::{Bucket, PutOutcome, StorageError, find_objects};
+use crate::storage::{Bucket, StorageError, find_objects};
 use crate::trace_file::segment_list::RUN_FILE;
 
 /// Pause between two looks at the storage.
@@ -128,14 +128,13 @@ impl RunPrefix {
         Ok(missing)
     }
 
-    /// Puts an object. One that exists already is an error, unless `may_exist` or an earlier attempt may have made it.
+    /// Puts an object. One with other content is an error, unless `may_exist`.
     fn put(&self, key: &str, bytes: Bytes, may_exist: bool) -> anyhow::Result<()> {
         let mut attempt = 1;
         loop {
-            match self.bucket.put_new(key, bytes.clone()) {
-                Ok(PutOutcome::Created) => return Ok(()),
-                Ok(PutOutcome::Exists) if may_exist || attempt > 1 => return Ok(()),
-                Ok(PutOutcome::Exists) => anyhow::bail!(
+            match self.bucket.create(key, &bytes) {
+                Ok(is_stored) if is_stored || may_exist => return Ok(()),
+                Ok(_) => anyhow::bail!(
                     "{} exists already; remedy: give each load a prefix of its own",
                     self.bucket.url_of(key)
                 ),

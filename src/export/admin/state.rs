@@ -58,7 +58,7 @@ struct ConnectionCounts {
 
 impl<'a> StateResponse<'a> {
     pub(super) fn of(telemetry: &'a ControlState, upstream: Option<&'a str>) -> Self {
-        let recent = telemetry.recent_since(None).requests;
+        let recent = telemetry.recent(MAX_RECENT);
         let (idle, active) = telemetry.gauges.connections();
         Self {
             version: env!("CARGO_PKG_VERSION"),
@@ -70,7 +70,7 @@ impl<'a> StateResponse<'a> {
             in_flight: telemetry.in_flight(),
             upstream_connections: ConnectionCounts { idle, active },
             replay: telemetry.run_view(),
-            recent: recent.into_iter().take(MAX_RECENT).map(RecentRequestView::of).collect(),
+            recent: recent.into_iter().map(RecentRequestView::of).collect(),
         }
     }
 }

@@ -147,8 +147,12 @@ impl RecentRequests {
         let oldest = self.added - self.requests.len() as u64;
         let known = after.filter(|after| (oldest..=self.added).contains(after));
         let new = usize::try_from(self.added - known.unwrap_or(oldest)).unwrap_or(usize::MAX);
-        let requests = self.requests.iter().rev().take(new).cloned().collect();
-        RecentSince { requests, added: self.added, whole: known.is_none() }
+        RecentSince { requests: self.latest(new), added: self.added, whole: known.is_none() }
+    }
+
+    /// Returns at most this many requests, latest first.
+    pub(super) fn latest(&self, most: usize) -> Vec<RecentRequest> {
+        self.requests.iter().rev().take(most).cloned().collect()
     }
 }
 

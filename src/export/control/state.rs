@@ -245,6 +245,12 @@ impl ControlState {
         self.process_control.get().map(|control| &**control)
     }
 
+    /// Returns at most this many recent requests, latest first.
+    pub(in crate::export) fn recent(&self, most: usize) -> Vec<RecentRequest> {
+        self.drain();
+        self.lock().recent.latest(most)
+    }
+
     /// Returns the recent requests after a position; see [`RecentSince`].
     pub(in crate::export) fn recent_since(&self, after: Option<u64>) -> RecentSince {
         self.drain();

@@ -5,7 +5,8 @@
 //! time zero and the last one after the last response. So the run's share of a counter is known.
 //!
 //! Pages are untrusted: each has a timeout of five seconds and a limit of 4 MiB, and only numbers under known names are
-//! kept ([`server_metrics`](crate::measure::server_metrics)). A failed scrape becomes a row with its reason and stops nothing.
+//! kept ([`server_metrics`](crate::measure::server_metrics)). A failed scrape becomes a row with its reason and stops
+//! nothing.
 
 use std::cell::RefCell;
 use std::io;
