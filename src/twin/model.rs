@@ -146,6 +146,13 @@ impl Estimate {
         Self { value: None, low, high, assumed: Some(assumed) }
     }
 
+    /// The estimate with no value below `least` or above `most`.
+    pub(super) fn within(self, (least, most): (f64, f64)) -> Self {
+        let limited = |value: Option<f64>| value.map(|value| value.clamp(least, most));
+        let Self { value, low, high, assumed } = self;
+        Self { value: limited(value), low: limited(low), high: limited(high), assumed: limited(assumed) }
+    }
+
     /// The value that a simulation uses.
     pub fn used(&self) -> Option<f64> {
         self.value.or(self.assumed).or(self.low)
@@ -245,7 +252,7 @@ impl Parameter {
     }
 
     /// Smallest and largest value.
-    const fn limits(self) -> (f64, f64) {
+    pub(super) const fn limits(self) -> (f64, f64) {
         let most = u32::MAX as f64;
         match self {
             Self::StepBase => (1_000.0, 1e12),

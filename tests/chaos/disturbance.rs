@@ -19,7 +19,7 @@ use crate::support::http2::Pki;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Shares of the run in which a proxy is one process, so that its memory can be compared with itself.
 pub(crate) const STEADY: (f64, f64) = (0.2, 0.9);
-const TAKEOVERS: [(f64, usize); 4] = [(0.1, 0), (0.18, 1), (0.92, 0), (0.96, 1)];
+const TAKEOVERS: [(f64, usize); 4] = [(0.03, 0), (0.06, 1), (0.92, 0), (0.96, 1)];
 const DAY: i64 = 86_400;
 
 /// A thing that happens at one moment.

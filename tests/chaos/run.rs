@@ -13,12 +13,12 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use crate::client::{Clients, Group, Target};
 use crate::clock::WallClock;
 use crate::collector::Collector;
-use crate::disturbance::{STEADY, World, schedule};
+use crate::disturbance::{Action, STEADY, World, schedule};
 use crate::oracle::Oracle;
 use crate::proxy::{Proxy, Setting, can_mount};
 use crate::server::{Planted, Server};
 use crate::support::http2::{Pki, client_config, runtime, server_config};
-use crate::usage::{FILLED_AFTER, Series};
+use crate::usage::Series;
 use crate::{Options, report, server};
 
 /// The kinds of clients, each with a quarter of the streams.
@@ -76,8 +76,7 @@ pub(crate) fn soak(options: &Options) -> bool {
     let panicked = ended.map_err(|_| format!("{} streams hang", oracle.open()));
     world.check_recovery();
     leave(&mut world, &server, baseline);
-    let steady = options.length.mul_f64(STEADY.0) + longest;
-    let from = if options.length > FILLED_AFTER * 4 / 3 { steady.max(FILLED_AFTER) } else { steady };
+    let from = options.length.mul_f64(STEADY.0) + longest;
     let slopes: Vec<_> =
         series.into_iter().map(|series| (series.slope(from, options.length.mul_f64(STEADY.1)), series)).collect();
     let slopes: Vec<_> = slopes.into_iter().map(|(slope, series)| (series, slope)).collect();
@@ -183,6 +182,10 @@ fn observe(options: &Options, world: &mut World<'_>, oracle: &Oracle) -> Vec<Ser
         }
         while let Some((_, action)) = actions.next_if(|(due, _)| *due <= at) {
             eprintln!("soak: {:>5.0} s: {action:?}, {} streams open", at.as_secs_f64(), oracle.open());
+            if let Action::TakeOver(proxy) = action {
+                let judged = options.length.mul_f64(STEADY.1);
+                series[2 * proxy..2 * proxy + 2].iter_mut().for_each(|series| series.restarted(at, judged));
+            }
             world.perform(action);
         }
     }

@@ -51,4 +51,5 @@ mod schema;
 mod sidecar;
 mod signals;
 mod sql;
+mod twin;
 mod victoria;

@@ -5,15 +5,20 @@ use std::path::Path;
 use streamgauge::engine::{CostModel, EngineOptions};
 use streamgauge::measure::time::Gap;
 use streamgauge::trace_file::reader::TraceReader;
+use streamgauge::trace_file::row::TraceEntry;
 use streamgauge::twin::fit::observation::TrafficGroups;
 use streamgauge::twin::fit::{EngineFit, fit};
-use streamgauge::twin::model::Parameter;
+use streamgauge::twin::model::{Estimate, Parameter};
 
-use crate::traffic::{LOAD, Load, SCHEME, capture, prefill_first};
+use crate::traffic::{LOAD, Load, SCHEME, capture, prefill_first, seen_by_a_busy_reader};
 
 fn fitted(engine: &EngineOptions, load: Load) -> EngineFit {
+    fitted_to(capture(engine.clone(), load), load)
+}
+
+fn fitted_to(rows: Vec<TraceEntry>, load: Load) -> EngineFit {
     let mut groups = TrafficGroups::default();
-    capture(engine.clone(), load).into_iter().for_each(|row| groups.add(row, 0));
+    rows.into_iter().for_each(|row| groups.add(row, 0));
     let [group] = &groups.finish()[..] else { panic!("one engine served all rows") };
     fit(group, (load.families > 0).then_some(&SCHEME), None).unwrap()
 }
@@ -89,6 +94,37 @@ fn a_full_batch_is_recovered() {
     let engine = EngineOptions { max_num_seqs: 6, ..EngineOptions::default() };
     let expected = [&COSTS[..], &[Parameter::MaxNumSeqs]].concat();
     assert_recovered("full batch", &engine, Load { osl: 80.0, rate: 5.0, ..LOAD }, &expected);
+}
+
+/// Real engines send the tokens of one step one after the other, and readers stall.
+#[test]
+fn a_full_batch_is_recovered_from_tokens_that_arrive_apart() {
+    let engine = EngineOptions { max_num_seqs: 6, ..EngineOptions::default() };
+    let load = Load { osl: 80.0, rate: 5.0, ..LOAD };
+    let fit = fitted_to(seen_by_a_busy_reader(capture(engine.clone(), load)), load);
+    let value =
+        |parameter| fit.engine.parameters.get(&parameter).and_then(|estimate: &Estimate| estimate.used()).unwrap();
+    assert_eq!(fit.engine.parameters[&Parameter::MaxNumSeqs].value, Some(6.0), "{fit:#?}");
+    for (parameter, most) in [(Parameter::StepBase, 0.1), (Parameter::PrefillRate, 0.15)] {
+        let truth = parameter.read(&engine);
+        assert!((value(parameter) / truth - 1.0).abs() < most, "{parameter:?}: {} in {fit:#?}", value(parameter));
+    }
+    for figure in ["ttft.p50", "itl.p50", "e2e.p50", "e2e.p99"] {
+        let error = fit.engine.held_out.iter().find(|error| error.figure == figure).unwrap().relative();
+        assert!(error.abs() < 0.1, "{figure}: {error:.3} in {fit:#?}");
+    }
+}
+
+/// A twin that cannot be run is no use, whatever the rows were.
+#[test]
+fn a_fit_is_always_a_twin_that_runs() {
+    let cost =
+        CostModel { step_base: Gap::from_nanos(1_000), step_per_seq: Gap::from_millis(10), ..CostModel::default() };
+    for rate in [0.5, 4.0] {
+        let rows = seen_by_a_busy_reader(capture(with_cost(cost.clone()), Load { rate, ..LOAD }));
+        let fit = fitted_to(rows, LOAD);
+        assert!(fit.engine.options().is_ok(), "{:?} of {fit:#?}", fit.engine.options());
+    }
 }
 
 #[test]

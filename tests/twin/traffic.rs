@@ -6,7 +6,9 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_distr::{Distribution as _, Exp, LogNormal};
 use streamgauge::engine::{EngineOptions, PrefillMode};
-use streamgauge::trace_file::gaps::pack;
+use streamgauge::measure::time::Gap;
+use streamgauge::measure::timeline::TokenEvent;
+use streamgauge::trace_file::gaps::{pack, unpack};
 use streamgauge::trace_file::row::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, PromptShape, TraceEntry};
 use streamgauge::twin::fleet::FleetOptions;
 use streamgauge::twin::operations::Operations;
@@ -96,6 +98,37 @@ pub(crate) fn capture(engine: EngineOptions, load: Load) -> Vec<TraceEntry> {
     let rows = responses.into_iter().map(|response| {
         let (mut row, gaps) = response.into_row();
         row.timing.gaps = (!gaps.is_empty()).then(|| pack(&gaps));
+        row
+    });
+    rows.collect()
+}
+
+/// The rows as a busy observer sees them: tokens of one step arrive up to a few milliseconds apart, and every two seconds
+/// the reader stalls for 80 ms.
+pub(crate) fn seen_by_a_busy_reader(rows: Vec<TraceEntry>) -> Vec<TraceEntry> {
+    const PERIOD: u64 = 2_000_000_000;
+    const STALL: u64 = 80_000_000;
+    let (mut random, late) = (StdRng::seed_from_u64(3), Exp::new(1.0 / 400_000.0).unwrap());
+    let mut seen = |at: u64| {
+        let at = at + late.sample(&mut random) as u64;
+        if at % PERIOD < STALL { at / PERIOD * PERIOD + STALL } else { at }
+    };
+    let rows = rows.into_iter().map(|mut row| {
+        let Some(first) = row.timing.first_token else { return row };
+        let mut at = row.at + first;
+        let mut before = seen(at);
+        row.timing.first_token = Some(before - row.at);
+        let gaps = row.timing.gaps.as_deref().map_or_else(Vec::new, |gaps| unpack(gaps).unwrap());
+        let gaps: Vec<TokenEvent> = gaps
+            .into_iter()
+            .map(|gap| {
+                at += gap.gap().as_nanos();
+                let now = seen(at).max(before);
+                TokenEvent::new(Gap::from_nanos(now - std::mem::replace(&mut before, now)), gap.tokens())
+            })
+            .collect();
+        row.timing.gaps = (!gaps.is_empty()).then(|| pack(&gaps));
+        row.timing.ended = row.timing.ended.map(|ended| ended.max(before - row.at));
         row
     });
     rows.collect()

@@ -69,6 +69,17 @@ impl DecodeFit {
         self.plane.predict(&columns(step))
     }
 
+    /// True if most steps take the time that the fit states, within this share.
+    pub(super) fn is_within(&self, tolerance: f64, steps: &[EngineStep]) -> bool {
+        let pure = steps.iter().filter(|step| step.is_pure_decode());
+        let (mut close, mut all) = (0_usize, 0_usize);
+        for (step, gap) in pure.filter_map(|step| Some((step, step.gap?))) {
+            all += 1;
+            close += usize::from((gap / self.predict(step) - 1.0).abs() < tolerance);
+        }
+        2 * close > all
+    }
+
     pub(super) fn write(&self, parameters: &mut BTreeMap<Parameter, Estimate>) {
         for (column, parameter) in
             [Parameter::StepBase, Parameter::StepPerSeq, Parameter::KvToken].into_iter().enumerate()

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::decode::DecodeFit;
 use super::observation::ObservedRequest;
 use super::prefill::PrefillFit;
+use super::sequence_limit::sequence_limit;
 use super::steps::EngineStep;
 use crate::twin::model::{Estimate, Parameter};
 
@@ -40,24 +41,24 @@ impl LimitsFit {
         let (block_size, prefix_cache) = cache(requests);
         let block = block_size.used().unwrap_or(16.0);
         let largest = steps.iter().map(|step| step.decoding).max().unwrap_or(1).max(1);
+        let limit = sequence_limit(requests, prefill.front_end());
         // Steps in which the scheduler left requests waiting though it computed no prompt.
         let blocked: Vec<&EngineStep> = steps
             .iter()
             .filter(|step| step.waiting > 0 && step.is_decode())
             .filter(|step| step.gap.is_some_and(|gap| (gap / decode.predict(step) - 1.0).abs() < DECODE_TOLERANCE))
             .collect();
-        let full = blocked.iter().filter(|step| step.decoding == largest).count();
-        let (low, seqs) = (Some(f64::from(largest)), f64::from(largest));
-        let is_full = full >= MIN_STEPS && full as f64 >= AGREEMENT * blocked.len() as f64;
-        let max_num_seqs = match is_full {
-            true => Estimate { value: Some(seqs), low, high: Some(seqs), assumed: None },
+        let max_num_seqs = match limit.map(f64::from) {
+            Some(limit) => Estimate { value: Some(limit), low: Some(limit), high: Some(limit), assumed: None },
             // vLLM's default, unless more have run.
-            false => Estimate::range(low, None, seqs.max(256.0)),
+            None => Estimate::range(Some(largest.into()), None, f64::from(largest).max(256.0)),
         };
         // Each sequence has half a block that is not full.
         let blocks = |step: &EngineStep| ((step.context - step.cached) / block + f64::from(step.decoding) / 2.0).ceil();
         let used = steps.iter().map(blocks).fold(1.0, f64::max);
-        let kv_blocks = match !is_full && blocked.len() >= MIN_STEPS {
+        // Where steps vary by more, one with a chunk of a prompt looks like one without.
+        let is_blocked = blocked.len() >= MIN_STEPS && decode.is_within(DECODE_TOLERANCE, steps);
+        let kv_blocks = match limit.is_none() && is_blocked {
             true => Estimate::range(Some(used), Some(used * 1.25), used * 1.05),
             false => Estimate::range(Some(used), None, (used * 4.0).max(16_384.0)),
         };
@@ -118,7 +119,7 @@ fn gcd(a: u32, b: u32) -> u32 {
 }
 
 fn tokens_per_step(steps: &[EngineStep]) -> Estimate {
-    let mut tokens: Vec<f64> = steps.iter().filter(|step| step.decoding > 0).map(|step| step.tokens).collect();
+    let mut tokens: Vec<f64> = steps.iter().filter(|step| step.seen > 0).map(|step| step.tokens).collect();
     tokens.sort_unstable_by(f64::total_cmp);
     let Some(median) = tokens.get(tokens.len() / 2).copied() else { return Estimate::range(Some(1.0), None, 1.0) };
     let near = tokens.iter().filter(|tokens| (*tokens / median - 1.0).abs() < 0.25).count();
@@ -133,8 +134,8 @@ fn prefill_first(steps: &[EngineStep]) -> Estimate {
     let (mut beside, mut apart) = (0_usize, 0_usize);
     for (number, step) in steps.iter().enumerate().filter(|(_, step)| !step.firsts.is_empty()) {
         // Sequences of the next step that were decoding before this one.
-        let others = steps.get(number + 1).filter(|next| next.decoding as usize > step.firsts.len());
-        match (step.decoding > 0, others) {
+        let others = steps.get(number + 1).filter(|next| next.seen as usize > step.firsts.len());
+        match (step.seen > 0, others) {
             (true, _) => beside += 1,
             (false, Some(next)) if next.gap.is_some() => apart += 1,
             (false, _) => {}

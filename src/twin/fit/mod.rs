@@ -14,6 +14,7 @@ mod limits;
 pub mod observation;
 mod prefill;
 mod robust;
+mod sequence_limit;
 pub mod server_metrics;
 mod steps;
 
@@ -147,6 +148,8 @@ fn estimate(
     if let Some(server) = server {
         server.write(&mut parameters);
     }
+    // A regression may leave out a cost that no engine is without.
+    parameters.iter_mut().for_each(|(parameter, estimate)| *estimate = estimate.within(parameter.limits()));
     if let Some(blocks) = kv_blocks_of_hits(requests, scheme, &parameters) {
         parameters.insert(Parameter::KvBlocks, blocks);
     }

@@ -92,16 +92,7 @@ impl PrefillFit {
         }
         let mut times: Vec<f64> = points.iter().map(|(_, time)| *time + alone).collect();
         times.sort_unstable_by(f64::total_cmp);
-        let kept =
-            [[true; COLUMNS], [true, true, false, true], [true, true, false, false], [false, true, false, false]];
-        let plane = kept.into_iter().find_map(|kept| {
-            let part = |(columns, time): &Point| {
-                let mut part = *columns;
-                part.iter_mut().zip(kept).for_each(|(column, kept)| *column *= f64::from(u8::from(kept)));
-                (part, *time)
-            };
-            fit_plane(&points.iter().map(part).collect::<Vec<_>>(), ROUNDS).filter(|plane| plane.coefficients[1] > 0.0)
-        });
+        let plane = plane_of(&points);
         let residuals = plane.iter().flat_map(|plane| {
             let pairs = |alone_only: bool| {
                 let chosen = points.iter().filter(move |(columns, _)| (columns[0] == 1.0) == alone_only);
@@ -167,6 +158,31 @@ impl PrefillFit {
     }
 }
 
+/// The cost of prompts. A cost of attention or of cached tokens that the points do not show is left out: its accidental
+/// value would be multiplied by longer prompts and larger caches than were seen.
+fn plane_of(points: &[Point]) -> Option<PlaneFit> {
+    let fit = |kept: [bool; COLUMNS]| {
+        let part = |(columns, time): &Point| {
+            let mut part = *columns;
+            part.iter_mut().zip(kept).for_each(|(column, kept)| *column *= f64::from(u8::from(kept)));
+            (part, *time)
+        };
+        fit_plane(&points.iter().map(part).collect::<Vec<_>>(), ROUNDS).filter(|plane| plane.coefficients[1] > 0.0)
+    };
+    let kept = [[true; COLUMNS], [true, true, false, true], [true, true, false, false], [false, true, false, false]];
+    let (mut kept, mut plane) = kept.into_iter().find_map(|kept| Some((kept, fit(kept)?)))?;
+    for column in [3, 2] {
+        let (cost, error) = (plane.coefficients[column], plane.errors[column]);
+        // To find a token in the cache costs no more than to compute it.
+        let is_shown = cost > 2.0 * error && (column == 2 || cost < plane.coefficients[1]);
+        let without = std::array::from_fn(|other| kept[other] && other != column);
+        if !is_shown && let Some(simpler) = fit(without).filter(|_| kept[column]) {
+            (kept, plane) = (without, simpler);
+        }
+    }
+    Some(plane)
+}
+
 /// Requests that were alone from their arrival to their first token.
 fn isolated(requests: &[ObservedRequest]) -> Vec<&ObservedRequest> {
     let mut busy_until = 0;
@@ -194,8 +210,8 @@ fn loaded(requests: &[ObservedRequest], steps: &[EngineStep], decode: &DecodeFit
         let arrived = step.firsts.iter().map(|request| requests[*request].at).max()?;
         // Without decoding beside it, the step began at the end of the one before, if its requests waited for that.
         let before = number.checked_sub(1).map(|before| steps[before].at).filter(|before| arrived < *before);
-        let others = steps.get(number + 1).is_some_and(|next| next.decoding as usize > step.firsts.len());
-        let apart = before.filter(|_| others && step.decoding == 0).map(|before| (step.at - before) as f64);
+        let others = steps.get(number + 1).is_some_and(|next| next.seen as usize > step.firsts.len());
+        let apart = before.filter(|_| others && step.seen == 0).map(|before| (step.at - before) as f64);
         let gap = step.gap.or(apart)?;
         let mut columns = [0.0; COLUMNS];
         for request in step.firsts.iter().map(|request| &requests[*request]) {
@@ -203,8 +219,9 @@ fn loaded(requests: &[ObservedRequest], steps: &[EngineStep], decode: &DecodeFit
             columns[2] += request.squares();
             columns[3] += f64::from(request.cached.unwrap_or(0));
         }
-        let seqs = f64::from(step.decoding) + step.firsts.len() as f64;
-        Some((columns, gap - decode.time(seqs, step.context)))
+        // A step that only computed prompts has no decoding sequence.
+        let (decoding, context) = if apart.is_some() { (0, 0.0) } else { (step.decoding, step.context) };
+        Some((columns, gap - decode.time(f64::from(decoding) + step.firsts.len() as f64, context)))
     };
     steps.iter().enumerate().filter_map(point).filter(|(_, time)| *time > 0.0).collect()
 }
@@ -251,6 +268,24 @@ fn budget_of(isolated: &[&ObservedRequest], alone: f64) -> TokenBudget {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A template's few cached tokens do not show what a cached prefix costs, however late some of them came.
+    #[test]
+    fn a_cost_of_cached_tokens_that_the_points_do_not_show_is_left_out() {
+        let points = |late: f64| -> Vec<Point> {
+            let point = |number: u32| {
+                let (tokens, cached) = (f64::from(50 + number % 40 * 10), f64::from(7 + number % 3));
+                let noise = if number % 2 == 0 { 2e6 } else { -2e6 };
+                ([1.0, tokens, 0.0, cached], 5e6 + 50_000.0 * tokens + noise + late * cached)
+            };
+            (0..60).map(point).collect()
+        };
+        let plane = plane_of(&points(100_000.0)).unwrap();
+        assert_eq!(plane.coefficients[3], 0.0, "{plane:?}");
+        assert!((plane.coefficients[1] / 50_000.0 - 1.0).abs() < 0.05, "{plane:?}");
+        // Dearer than computing them: something else came with them.
+        assert_eq!(plane_of(&points(3e6)).unwrap().coefficients[3], 0.0);
+    }
 
     #[test]
     fn the_roundest_budget_between_the_limits_is_taken() {

@@ -3,7 +3,7 @@
 use super::observation::ObservedRequest;
 
 /// Most time between token events of one step, in nanoseconds, and as a share of a short step.
-const STEP_SPREAD: (f64, f64) = (300_000.0, 0.2);
+const STEP_SPREAD: (f64, f64) = (1_000_000.0, 0.2);
 /// Largest spread of the gaps of a step, relative to their median, that is still one step.
 const MAX_GAP_SPREAD: f64 = 0.25;
 
@@ -14,8 +14,11 @@ pub(super) struct EngineStep {
     pub(super) at: u64,
     /// Median gap of its decoding sequences, in nanoseconds; `None` if it has none.
     pub(super) gap: Option<f64>,
-    /// Decoding sequences.
+    /// Sequences that were decoding. Servers send the tokens of one step one after the other, so that they need not all
+    /// be seen in it.
     pub(super) decoding: u32,
+    /// Decoding sequences whose token was seen in the step.
+    pub(super) seen: u32,
     /// Tokens of context of the decoding sequences.
     pub(super) context: f64,
     /// Tokens of that context which came from the cache, and which sequences may share.
@@ -42,6 +45,35 @@ impl EngineStep {
     }
 }
 
+/// The sequences that are decoding between two steps.
+#[derive(Clone, Copy, Debug, Default)]
+struct RunningBatch {
+    sequences: u32,
+    /// Tokens of their context.
+    context: f64,
+    /// Tokens of that context which came from the cache.
+    cached: f64,
+}
+
+impl RunningBatch {
+    /// Adds a token event: the first one of a request adds its sequence, the last one removes it.
+    fn add(&mut self, point: &TokenPoint, request: &ObservedRequest, contexts: &[u32]) {
+        let cached = f64::from(request.cached.unwrap_or(0));
+        if point.event == 0 {
+            self.sequences += 1;
+            self.context += f64::from(contexts[0]);
+            self.cached += cached;
+        } else {
+            self.context += f64::from(contexts[point.event] - contexts[point.event - 1]);
+        }
+        if point.event + 1 == contexts.len() {
+            self.sequences -= 1;
+            self.context -= f64::from(contexts[point.event]);
+            self.cached -= cached;
+        }
+    }
+}
+
 struct TokenPoint {
     at: u64,
     request: usize,
@@ -54,7 +86,7 @@ pub(super) fn find_steps(requests: &[ObservedRequest], front_end: f64) -> Vec<En
         seen.events.iter().enumerate().map(move |(event, (at, _))| TokenPoint { at: *at, request, event })
     });
     let mut points: Vec<TokenPoint> = events.collect();
-    points.sort_unstable_by_key(|point| (point.at, point.request));
+    points.sort_unstable_by_key(|point| (point.at, point.request, point.event));
     let contexts: Vec<Vec<u32>> = requests.iter().map(contexts_of).collect();
     let spread = spread(requests);
     let mut arrivals: Vec<u64> =
@@ -64,11 +96,20 @@ pub(super) fn find_steps(requests: &[ObservedRequest], front_end: f64) -> Vec<En
     firsts.sort_unstable();
     let mut steps = Vec::new();
     let mut rest = &points[..];
+    // The number of the last step of each request, from 1.
+    let (mut number, mut last) = (0_usize, vec![0_usize; requests.len()]);
+    let mut running = RunningBatch::default();
     while let Some(first) = rest.first() {
-        let end = rest.iter().position(|point| (point.at - first.at) as f64 > spread).unwrap_or(rest.len());
+        number += 1;
+        // A request has one event per step: tokens that a stalled reader received together are of several steps.
+        let is_next = |point: &TokenPoint| {
+            (point.at - first.at) as f64 > spread || std::mem::replace(&mut last[point.request], number) == number
+        };
+        let end = rest.iter().position(is_next).unwrap_or(rest.len());
         let (members, later) = rest.split_at(end);
         rest = later;
-        steps.extend(step_of(members, requests, &contexts, (&arrivals, &firsts, spread)));
+        steps.extend(step_of(members, requests, running, (&arrivals, &firsts, spread)));
+        members.iter().for_each(|point| running.add(point, &requests[point.request], &contexts[point.request]));
     }
     steps
 }
@@ -76,19 +117,17 @@ pub(super) fn find_steps(requests: &[ObservedRequest], front_end: f64) -> Vec<En
 fn step_of(
     members: &[TokenPoint],
     requests: &[ObservedRequest],
-    contexts: &[Vec<u32>],
+    running: RunningBatch,
     (arrivals, firsts, spread): (&[u64], &[u64], f64),
 ) -> Option<EngineStep> {
     let at = members.last()?.at;
-    let (mut gaps, mut context, mut cached, mut tokens, mut new) = (Vec::new(), 0.0, 0.0, 0.0, Vec::new());
+    let (mut gaps, mut tokens, mut new) = (Vec::new(), 0.0, Vec::new());
     for TokenPoint { request, event, .. } in members {
         let seen = &requests[*request];
         match event.checked_sub(1) {
             None => new.push(*request),
             Some(before) => {
                 gaps.push((seen.events[*event].0 - seen.events[before].0) as f64);
-                context += f64::from(contexts[*request][before]);
-                cached += f64::from(seen.cached.unwrap_or(0));
                 tokens += f64::from(seen.events[*event].1);
             }
         }
@@ -96,7 +135,7 @@ fn step_of(
     gaps.sort_unstable_by(f64::total_cmp);
     let gap = gaps.get(gaps.len() / 2).copied();
     if let (Some(gap), Some(shortest), Some(longest)) = (gap, gaps.first(), gaps.last())
-        && longest - shortest > MAX_GAP_SPREAD * gap
+        && (longest - shortest > MAX_GAP_SPREAD * gap || *longest <= spread)
     {
         return None;
     }
@@ -104,17 +143,18 @@ fn step_of(
     let arrived = arrivals.partition_point(|arrival| *arrival <= began);
     let started = firsts.partition_point(|first| *first <= at);
     let between = started - firsts.partition_point(|first| *first <= began.saturating_add(spread as u64)).min(started);
-    let decoding = gaps.len();
+    let seen = gaps.len();
     Some(EngineStep {
         at,
         gap,
-        decoding: u32::try_from(decoding).unwrap_or(u32::MAX),
-        context,
-        cached,
+        decoding: running.sequences,
+        seen: u32::try_from(seen).unwrap_or(u32::MAX),
+        context: running.context,
+        cached: running.cached,
         waiting: u32::try_from(arrived.saturating_sub(started)).unwrap_or(u32::MAX),
         is_interrupted: gap.is_some() && between > new.len(),
         firsts: new,
-        tokens: if decoding > 0 { tokens / decoding as f64 } else { 0.0 },
+        tokens: if seen > 0 { tokens / seen as f64 } else { 0.0 },
     })
 }
 
