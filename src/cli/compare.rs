@@ -97,7 +97,7 @@ pub(super) struct Args {
     markdown: bool,
 
     /// Print one self-contained HTML page
-    #[arg(long, group = "format", conflicts_with = "trend", help_heading = "Format")]
+    #[arg(long, group = "format", help_heading = "Format")]
     html: bool,
 
     /// Print ASCII only
@@ -147,8 +147,7 @@ fn compare(args: &Args) -> anyhow::Result<ExitCode> {
         () if args.html => html::render(&comparison, &before, &after),
         () => text::render(&comparison, text_layout(args.plain)),
     })?;
-    let fails = comparison.fails(args.undecided == UndecidedResult::Fail);
-    Ok(if fails { ExitCode::FAILURE } else { printed })
+    args.exit_code(printed, comparison.unmeasured(), comparison.fails(args.undecided == UndecidedResult::Fail))
 }
 
 impl Args {
@@ -212,9 +211,24 @@ impl Args {
         let printed = print(&match () {
             () if self.json => comparisons.json(),
             () if self.markdown => comparisons.markdown(),
+            () if self.html => {
+                let [before, after] = [before, after].map(|(path, _)| path.display().to_string());
+                html::render_levels(&comparisons, [&before, &after])
+            }
             () => comparisons.text(text_layout(self.plain)),
         })?;
-        let fails = comparisons.fails(self.undecided == UndecidedResult::Fail);
+        self.exit_code(printed, comparisons.unmeasured(), comparisons.fails(self.undecided == UndecidedResult::Fail))
+    }
+
+    /// A condition on a figure that was not measured would pass for ever, so it is an error.
+    fn exit_code(&self, printed: ExitCode, unmeasured: Option<&str>, fails: bool) -> anyhow::Result<ExitCode> {
+        if let Some(condition) = unmeasured {
+            let remedy = match self.slos.is_empty() && condition.starts_with("goodput") {
+                true => "add --slo, which goodput counts by",
+                false => "name a figure that both sides have",
+            };
+            anyhow::bail!("--fail-if '{condition}': a side has no value of it; remedy: {remedy}");
+        }
         Ok(if fails { ExitCode::FAILURE } else { printed })
     }
 
@@ -237,6 +251,7 @@ impl Args {
         let printed = print(&match () {
             () if self.json => history.json(),
             () if self.markdown => history::text::markdown(&history),
+            () if self.html => history::html::render(&history),
             () => history::text::render(&history, text_layout(self.plain)),
         })?;
         Ok(if history.new_regressions().next().is_some() { ExitCode::FAILURE } else { printed })

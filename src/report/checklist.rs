@@ -211,6 +211,9 @@ impl ChecklistInput<'_> {
             (true, true) => (ChecklistAnswer::Met, "TTFT and TPOT".to_owned()),
             (true, false) => (ChecklistAnswer::NotMet, "TTFT, and no TPOT".to_owned()),
             (false, true) => (ChecklistAnswer::NotMet, "TPOT, and no TTFT".to_owned()),
+            (false, false) if !has(ReportMetric::E2e) => {
+                (ChecklistAnswer::Unknown, "no request has a complete response".to_owned())
+            }
             (false, false) => {
                 (ChecklistAnswer::NotMet, "neither TTFT nor TPOT: the responses were not streamed".to_owned())
             }

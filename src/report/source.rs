@@ -310,9 +310,12 @@ pub struct SourceReader {
     pub source: ReportSource,
     path: PathBuf,
     rows: RowReader,
-    scrapes: Option<(ScrapesHeader, Vec<Scrape>)>,
+    scrapes: Option<RunScrapes>,
     measured: Window,
 }
+
+/// What a run scraped from servers.
+type RunScrapes = (ScrapesHeader, Vec<Scrape>);
 
 /// Rows of a source.
 enum RowReader {
@@ -338,9 +341,7 @@ impl SourceReader {
             (source, measured) =
                 ReportSource::from_run_file(source.path, told).map_err(|error| wrong(error.to_string()))?;
             rows = path.join(RECORDS_FILE);
-            let path = path.join(SERVER_METRICS_FILE);
-            scrapes = server_metrics::read(&path)
-                .map_err(|error| SourceError::Scrapes { path, reason: error.to_string() })?;
+            scrapes = read_scrapes(path)?;
         } else if !path.join(RECORDS_FILE).is_file()
             && let Some(content) = peer_files::open(path)?
         {
@@ -397,18 +398,38 @@ impl SourceReader {
             }
             take(request, counts)?;
         }
-        if let Some((header, scrapes)) = &self.scrapes {
-            let of = |(number, url): (usize, &String)| {
-                let scrapes = || scrapes.iter().filter(|scrape| scrape.server == number);
-                let times = scrapes().map(|scrape| scrape.at.saturating_add_unsigned(shift));
-                let counts = covering(window, times);
-                ServerScrapes::from_scrapes(url.clone(), scrapes(), shift, counts)
-            };
-            self.source.servers = header.servers.iter().enumerate().map(of).collect();
+        if let Some(scrapes) = &self.scrapes {
+            self.source.servers = scrapes_of_window(scrapes, shift, window);
         }
         self.source.truncated = reader.damage().iter().map(ToString::to_string).collect();
         Ok(self.source)
     }
+}
+
+/// Reads what servers reported during the run in this folder, for requests whose first start and last end are `window`.
+///
+/// # Errors
+/// Returns an error if the file of the scrapes cannot be read.
+pub fn read_servers(folder: &Path, window: Option<(Stamp, Stamp)>) -> Result<Vec<ServerScrapes>, SourceError> {
+    let scrapes = read_scrapes(folder)?;
+    Ok(scrapes.map_or_else(Vec::new, |scrapes| scrapes_of_window(&scrapes, 0, window)))
+}
+
+/// `None` if the run scraped no server.
+fn read_scrapes(folder: &Path) -> Result<Option<RunScrapes>, SourceError> {
+    let path = folder.join(SERVER_METRICS_FILE);
+    server_metrics::read(&path).map_err(|error| SourceError::Scrapes { path, reason: error.to_string() })
+}
+
+/// The scrapes of each server. `shift` moves them to the shared timeline.
+fn scrapes_of_window((header, scrapes): &RunScrapes, shift: u64, window: Option<(Stamp, Stamp)>) -> Vec<ServerScrapes> {
+    let of = |(number, url): (usize, &String)| {
+        let scrapes = || scrapes.iter().filter(|scrape| scrape.server == number);
+        let times = scrapes().map(|scrape| scrape.at.saturating_add_unsigned(shift));
+        let counts = covering(window, times);
+        ServerScrapes::from_scrapes(url.clone(), scrapes(), shift, counts)
+    };
+    header.servers.iter().enumerate().map(of).collect()
 }
 
 /// Accepts the scrapes within the window of the figures, and the first one after it. `times` are those of one server.

@@ -191,7 +191,7 @@ pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
         let PerGpuThroughput { gpus, output_tokens, total_tokens } = per_gpu;
         lines.push((
             "per GPU",
-            format!("{output_tokens:.1} output tokens/s, {total_tokens:.1} total tokens/s, on {gpus} GPUs"),
+            format!("{output_tokens:.1} output tokens/s, {total_tokens:.1} total tokens/s, on {}", gpu_count(*gpus)),
         ));
     }
     lines.push(("tokens", tokens(whole)));
@@ -508,6 +508,12 @@ fn load(report: &Report, screen: TextLayout) -> String {
     }
     let end = if load.seconds < 10.0 { format!("{:.1}s", load.seconds) } else { format!("{:.0}s", load.seconds) };
     text + &format!("{:>width$} 0s{end:>rest$}\n", 0, width = LABEL - 1, rest = columns_of.saturating_sub(2))
+}
+
+/// `1 GPU`, `2 GPUs`.
+pub(super) fn gpu_count(gpus: impl Into<u64>) -> String {
+    let gpus = gpus.into();
+    format!("{} GPU{}", with_thousands(gpus), if gpus == 1 { "" } else { "s" })
 }
 
 /// Replaces unprintable characters and adds the period.

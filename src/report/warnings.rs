@@ -71,7 +71,7 @@ pub enum ReportWarning {
     },
     /// The run skipped the self-test.
     NoAudit,
-    /// The load generator itself distorts a metric.
+    /// The load generator itself distorts metrics: the findings of its self-test.
     SenderOverloaded(String),
     /// The run was stopped early.
     Stopped(String),
@@ -365,7 +365,8 @@ pub(super) fn collect(
         warnings.extend(source.simulated.then(|| ReportWarning::Simulated(source.path.clone())));
         let why = source.not_valid.iter();
         warnings.extend(why.map(|why| ReportWarning::NotValid { path: source.path.clone(), why: why.clone() }));
-        warnings.extend(source.uncertain.iter().cloned().map(ReportWarning::SenderOverloaded));
+        let findings = source.uncertain.join("; ");
+        warnings.extend((!findings.is_empty()).then_some(ReportWarning::SenderOverloaded(findings)));
         warnings.extend(source.stopped.then(|| ReportWarning::Stopped(source.path.clone())));
         warnings.extend(source.without_run.then(|| ReportWarning::WithoutRun(source.path.clone())));
         warnings.extend(source.truncated.iter().cloned().map(ReportWarning::Truncated));

@@ -1,6 +1,7 @@
 //! The ten questions of an honest benchmark.
 
 use serde_json::{Value, json};
+use streamgauge::measure::record::Outcome;
 
 use super::diagnosis::{report, steady};
 
@@ -50,4 +51,7 @@ fn what_is_not_met_or_not_known_says_why() {
     assert_eq!(evidence(3), "ISL 100–100 tokens, OSL 11–11 tokens");
     assert_eq!(evidence(5), "2.3 s");
     assert_eq!(evidence(7), "not stated; --meta precision=… states it");
+    let rows = steady(40, |_, row| (row.outcome, row.status) = (Some(Outcome::Failed), Some(404)));
+    let failed = super::diagnosis::report(&rows, &json!({}), &[]);
+    assert_eq!(answers(&failed)[9], ("both_phases", "unknown"), "a refusal does not show that nothing streams");
 }

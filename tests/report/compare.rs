@@ -114,6 +114,48 @@ fn different_workloads_have_no_verdict_unless_that_is_asked_for() {
     assert!(text.contains("verdict      withheld: the workloads differ"), "{text}");
     let despite = json_of(&["--json", "--although", "different", "before-1", "../chat"]);
     assert!(despite["verdict"]["verdict"].is_string(), "{}", despite["verdict"]);
+    // Neither a figure nor a condition has a verdict that the comparison withholds.
+    let has_verdict = |comparison: &Value| {
+        let figures = comparison["figures"].as_array().unwrap();
+        figures.iter().any(|of| of["verdict"].is_object() || of["better"] == true)
+    };
+    assert_eq!((has_verdict(&comparison), has_verdict(&despite)), (false, true));
+    assert!(text.lines().any(|line| line.starts_with("success_rate") && line.ends_with("withheld")), "{text}");
+    let arguments = ["--fail-if", "ttft.p50 < -5%", "before-1", "../chat"];
+    let judged = compare(&arguments);
+    let text = String::from_utf8(judged.stdout).unwrap();
+    assert!(text.contains("ttft.p50 < -5%: undecided: the workloads differ"), "{text}");
+    let strict = compare(&[&["--undecided", "fail"], &arguments[..]].concat());
+    let despite = compare(&[&["--although", "different"], &arguments[..]].concat());
+    let codes = [judged.status, strict.status, despite.status].map(|status| status.code());
+    assert_eq!(codes, [Some(0), Some(1), Some(1)]);
+}
+
+#[test]
+fn a_condition_on_what_was_not_measured_is_an_error_and_never_passes() {
+    let output = compare(&["--fail-if", "goodput < -2%", "before-1", "after-1"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    let expected = "--fail-if 'goodput < -2%': a side has no value of it; remedy: add --slo, which goodput counts by";
+    assert!(error.contains(expected), "{error}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("goodput < -2%: undecided: a side has no value of it") && text.contains("itl.p50"), "{text}");
+    let folder = tempfile::tempdir().unwrap();
+    let good = capture(folder.path(), "good", 20_000, |_| 100, Outcome::Success);
+    let bad = capture(folder.path(), "bad", 20_000, |_| 100, Outcome::Failed);
+    let failed = compare(&["--although", "different", "--fail-if", "ttft.p99 > +5%", &good, &bad]);
+    assert_eq!(failed.status.code(), Some(2), "a server without a response has no TTFT to pass with");
+}
+
+#[test]
+fn what_may_explain_a_change_names_its_direction() {
+    let effect = |before: &str, after: &str| {
+        let comparison = json_of(&["--json", before, after]);
+        let factors = comparison["factors"].as_array().unwrap().clone();
+        factors.iter().find(|of| of["name"] == "requests in flight").unwrap()["effect"].clone()
+    };
+    assert_eq!(effect("before-1", "after-1"), "more requests share each step");
+    assert_eq!(effect("after-1", "before-1"), "fewer requests share each step");
 }
 
 #[test]
@@ -230,6 +272,15 @@ fn a_history_names_the_run_at_which_it_changed_and_fails_while_that_is_new() {
     assert_eq!((code, &changes[0]["is_regression"]), (Some(0), &json!(false)));
     let (code, _) = trend(&[100, 101, 99]);
     assert_eq!(code, Some(0));
+    let paths = nightly(folder.path(), &[&steady[..], &[120, 121, 119]].concat());
+    let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+    let page = String::from_utf8(compare(&[&["--trend", "--html"], &paths[..]].concat()).stdout).unwrap();
+    assert!(page.contains("REGRESSION in the newest runs: ttft.p50"), "the verdict stands on the page");
+    // Fifteen runs: their values, and the means before and after the change.
+    let means = [vec!["100"; 12], vec!["120"; 3]].concat().join(",");
+    let values = "100,101,99,100,102,98,101,100,99,100,101,99,120,121,119";
+    assert!(page.contains(&format!("{values}],[{means}]")), "the chart of ttft.p50");
+    assert!(page.contains("night-12 (") && page.contains("from 100ms to 120ms. Less is better."));
 }
 
 #[test]

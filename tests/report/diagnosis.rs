@@ -249,6 +249,27 @@ pub(super) fn steady(count: u64, change: impl Fn(u64, &mut TraceEntry)) -> Vec<T
 }
 
 #[test]
+fn a_line_that_falls_or_starts_below_nothing_is_no_prefill_and_no_latency() {
+    // TTFT falls with the prompt, and grows with the square of the load: the line is below 0 at its start.
+    let rows = steady(600, |n, row| {
+        let load = n % 21;
+        row.in_flight = Some(load as u32);
+        row.prompt = prompt(1_000 - load * 10, Some(0));
+        row.timing.first_token = Some((1 + load * load) * MS);
+        row.timing.first_output = row.timing.first_token;
+    });
+    let report = report(&rows, &json!({}), &[]);
+    let relations = report["diagnosis"]["relations"].as_array().unwrap();
+    let names: Vec<&str> = relations.iter().map(|relation| relation["name"].as_str().unwrap()).collect();
+    for absent in ["TTFT against ISL: prefill", "TTFT at an empty prompt: queue and overhead", "TTFT without others"] {
+        assert!(!names.contains(&absent), "{absent} in {relations:#?}");
+    }
+    for present in ["R² of TTFT against ISL", "TTFT against requests in flight"] {
+        assert!(names.contains(&present), "{present} in {relations:#?}");
+    }
+}
+
+#[test]
 fn a_cold_cache_is_found_by_the_beginning_of_the_run_with_what_a_hit_saves() {
     let rows = steady(1_000, |n, row| {
         let cold = n < 100;

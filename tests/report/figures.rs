@@ -25,6 +25,8 @@ fn throughput_is_divided_by_the_gpus_that_metadata_states() {
     near(report["per_gpu"]["output_tokens"].as_f64().unwrap(), 13.0 / 2.4 / 4.0);
     near(report["per_gpu"]["total_tokens"].as_f64().unwrap(), 223.0 / 2.4 / 4.0);
     assert!(text.contains("per GPU      1.4 output tokens/s, 23.2 total tokens/s, on 4 GPUs\n"), "{text}");
+    let (_, text) = told(&four(), &json!({"meta": {"gpu_count": "1"}}), &[]);
+    assert!(text.contains(" total tokens/s, on 1 GPU\n"), "{text}");
     for unknown in [json!({}), json!({"meta": {"gpu_count": "two"}}), json!({"meta": {"gpu_count": "0"}})] {
         assert_eq!(told(&four(), &unknown, &[]).0.get("per_gpu"), None);
     }

@@ -52,6 +52,8 @@ fn run(folder: &Path) {
         "10req",
         "--max-lag",
         "1h",
+        "--server-metrics",
+        &target,
     ];
     streamgauge(&[&load[..], &more].concat());
 }
@@ -341,6 +343,11 @@ fn the_summary_of_a_run_is_what_report_makes_of_its_records() {
         assert_eq!(report[key], told[key], "{key}");
     }
     assert_eq!(told["metrics"]["ttft_from_planned"]["count"], report["outcomes"]["success"]);
+    assert!(
+        told["servers"][0]["figures"]["running"]["unit"].is_string(),
+        "what the server reported: {}",
+        told["servers"]
+    );
 }
 
 #[test]

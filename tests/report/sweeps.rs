@@ -112,6 +112,11 @@ fn two_sweeps_are_compared_level_by_level_with_their_passes_as_runs() {
         text.contains("level        rate-20\n") && text.contains("\nwinner       before: after is worse"),
         "{text}"
     );
+    let page = stdout(&["compare", "--html", before, "--", after]);
+    for part in ["<!doctype html>", "before: after is worse", "rate-40: one side has no valid run", "Level rate-20"] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert_eq!(page.matches("data-kind=\"forest\"").count(), 2, "a chart of each level that both have");
     let wrong = streamgauge(&["compare", before, &format!("{after}/runs/rate-10-1")]);
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("compare two sweeps, A -- B, or name runs of one load"));
 }

@@ -7,9 +7,12 @@ use serde_json::Value;
 
 use super::figures::{RunFigures, RunTotals};
 use crate::cli::production::production_baseline;
+use crate::cli::terminal::eprint_line;
+use crate::measure::time::Stamp;
 use crate::replay::sender::run::RunOutcome;
 use crate::report::definitions::Definitions;
-use crate::report::source::ReportSource;
+use crate::report::servers::ServerScrapes;
+use crate::report::source::{ReportSource, read_servers};
 use crate::report::{PERCENTILES, Report};
 
 /// The report, with the captured results of the trace `production` if it has any. `run` is the content of `run.json`.
@@ -26,6 +29,7 @@ pub(super) fn build_report(
     let part = source.trace_window;
     let report = figures.read(|RunTotals { requests, counts, .. }| {
         (source.rows, source.outside_window) = (counts.ended, counts.outside_window);
+        source.servers = folder.map_or_else(Vec::new, |folder| servers(folder, requests.total.window));
         Report::of(requests, vec![source], &PERCENTILES)
     });
     let Some(trace) = production else { return Ok(report) };
@@ -34,8 +38,16 @@ pub(super) fn build_report(
             Ok(report.with_production(trace.display().to_string(), &mut production, &PERCENTILES))
         }
         Err(error) => {
-            crate::cli::terminal::eprint_line(&format!("note: the report lacks the results of the capture: {error:#}"));
+            eprint_line(&format!("note: the report lacks the results of the capture: {error:#}"));
             Ok(report)
         }
     }
+}
+
+/// What the servers reported, as `report` reads it from the folder.
+fn servers(folder: &Path, window: Option<(Stamp, Stamp)>) -> Vec<ServerScrapes> {
+    read_servers(folder, window).unwrap_or_else(|error| {
+        eprint_line(&format!("note: the report lacks the figures of the servers: {error}"));
+        Vec::new()
+    })
 }

@@ -41,6 +41,19 @@ pub struct ChangeConditionResult {
     /// Whether the data supports it.
     #[serde(flatten)]
     pub verdict: Verdict,
+    /// Why no amount of data decides it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub obstacle: Option<ConditionObstacle>,
+}
+
+/// Why a condition stays undecided, whatever the amount of data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ConditionObstacle {
+    /// A side has no value of the figure.
+    NotMeasured,
+    /// The workloads differ, so the load explains any change.
+    Withheld,
 }
 
 impl ChangeCondition {
@@ -52,8 +65,9 @@ impl ChangeCondition {
         }
     }
 
-    /// Evaluates the condition; of several SLOs, the worst decides. Without enough data, it is undecided.
-    pub(super) fn evaluate(&self, changes: &[FigureChange]) -> ChangeConditionResult {
+    /// Evaluates the condition; of several SLOs, the worst decides. Without enough data, or where the verdict is
+    /// withheld, it is undecided.
+    pub(super) fn evaluate(&self, changes: &[FigureChange], is_withheld: bool) -> ChangeConditionResult {
         let is_meant = |change: &&FigureChange| match self.figure {
             FigureName::Goodput => matches!(change.figure, ComparedFigure::Goodput(_)),
             FigureName::One(figure) => change.figure == figure,
@@ -63,11 +77,17 @@ impl ChangeCondition {
             |change: &FigureChange| change.change.map_or_else(missing, |known| self.verdict(change.figure, known));
         let verdicts: Vec<Verdict> = changes.iter().filter(is_meant).map(verdict).collect();
         let undecided = verdicts.iter().copied().find(|verdict| matches!(verdict, Verdict::Undecided { .. }));
-        let verdict = match verdicts.contains(&Verdict::Worse) {
-            true => Verdict::Worse,
-            false => undecided.unwrap_or(if verdicts.is_empty() { UNDECIDED } else { Verdict::NotWorse }),
+        let obstacle = match (verdicts.is_empty(), is_withheld) {
+            (true, _) => Some(ConditionObstacle::NotMeasured),
+            (false, true) => Some(ConditionObstacle::Withheld),
+            (false, false) => None,
         };
-        ChangeConditionResult { condition: self.text.clone(), verdict }
+        let verdict = match verdicts.contains(&Verdict::Worse) {
+            _ if obstacle.is_some() => Verdict::Undecided { data_factor: None },
+            true => Verdict::Worse,
+            false => undecided.unwrap_or(Verdict::NotWorse),
+        };
+        ChangeConditionResult { condition: self.text.clone(), verdict, obstacle }
     }
 
     fn verdict(&self, figure: ComparedFigure, change: Change) -> Verdict {
@@ -79,8 +99,6 @@ impl ChangeCondition {
         }
     }
 }
-
-const UNDECIDED: Verdict = Verdict::Undecided { data_factor: None };
 
 impl fmt::Display for ChangeCondition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -21,7 +21,7 @@ pub struct LoadFactor {
     pub after: f64,
     /// It changed by more than a tenth.
     pub notable: bool,
-    /// What such a change does to latencies.
+    /// What a change in this direction does to latencies.
     pub effect: &'static str,
 }
 
@@ -29,39 +29,51 @@ pub struct LoadFactor {
 pub(super) fn factors(before: &[ComparedRun], after: &[ComparedRun]) -> Vec<LoadFactor> {
     let of_points = |of: fn(&[RequestPoint]) -> Option<f64>| move |run: &ComparedRun| of(&run.fold.points);
     let of_servers = |metric: ServerMetric| move |run: &ComparedRun| server_mean(run, metric);
-    let factor = |name, effect, of: &dyn Fn(&ComparedRun) -> Option<f64>| {
+    let factor = |name, [more, less]: [&'static str; 2], of: &dyn Fn(&ComparedRun) -> Option<f64>| {
         let side = |runs: &[ComparedRun]| {
             let values: Vec<f64> = runs.iter().filter_map(of).collect();
             (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
         };
         let (before, after) = (side(before)?, side(after)?);
         let notable = (after - before).abs() > NOTABLE_CHANGE * before.abs().max(f64::MIN_POSITIVE);
-        Some(LoadFactor { name, before, after, notable, effect })
+        Some(LoadFactor { name, before, after, notable, effect: if after > before { more } else { less } })
     };
     let found = [
         factor(
             "ISL, tokens",
-            "longer prompts take longer to prefill",
+            ["longer prompts take longer to prefill", "shorter prompts take less time to prefill"],
             &of_points(|points| mean(points, RequestPoint::isl)),
         ),
         factor(
             "OSL, tokens",
-            "longer responses keep batches larger",
+            ["longer responses keep batches larger", "shorter responses keep batches smaller"],
             &of_points(|points| mean(points, RequestPoint::osl)),
         ),
-        factor("prompt tokens from the cache, share", "cached tokens need no prefill", &of_points(cached_share)),
+        factor(
+            "prompt tokens from the cache, share",
+            ["more cached tokens need no prefill", "fewer cached tokens leave more to prefill"],
+            &of_points(cached_share),
+        ),
         factor(
             "requests in flight",
-            "more requests share each step",
+            ["more requests share each step", "fewer requests share each step"],
             &of_points(|points| mean(points, RequestPoint::in_flight)),
         ),
-        factor("requests waiting at the server", "a queue adds to TTFT", &of_servers(ServerMetric::Waiting)),
+        factor(
+            "requests waiting at the server",
+            ["a longer queue adds more to TTFT", "a shorter queue adds less to TTFT"],
+            &of_servers(ServerMetric::Waiting),
+        ),
         factor(
             "requests running at the server",
-            "larger batches have longer steps",
+            ["larger batches have longer steps", "smaller batches have shorter steps"],
             &of_servers(ServerMetric::Running),
         ),
-        factor("KV cache in use, share", "a full cache preempts requests", &of_servers(ServerMetric::KvUsage)),
+        factor(
+            "KV cache in use, share",
+            ["a fuller cache preempts more requests", "an emptier cache preempts fewer requests"],
+            &of_servers(ServerMetric::KvUsage),
+        ),
     ];
     found.into_iter().flatten().collect()
 }

@@ -1,4 +1,4 @@
-//! Page of a comparison: the verdict first, and both sides on one axis.
+//! Pages of comparisons, of runs and of sweeps: the verdict first, and both sides on one axis.
 
 use super::super::metric::ReportMetric;
 use super::super::page::Page;
@@ -7,6 +7,7 @@ use super::super::page::forest::{self, ForestRow, ForestVerdict};
 use super::super::page::{cumulative, distribution};
 use super::estimates::metric_of_samples;
 use super::figure::METRICS;
+use super::level_comparison::{LevelComparison, LevelComparisons};
 use super::text::{differences, factors, figures, groups, lines};
 use super::{ComparedRun, Comparison, FigureChange};
 use crate::stats::change::Verdict;
@@ -20,20 +21,8 @@ pub fn render(comparison: &Comparison, before: &[ComparedRun], after: &[Compared
     let paths = [&comparison.before, &comparison.after].map(|paths| paths.join(", "));
     let mut page = Page::new(&format!("Streamgauge: {} compared with {}", paths[1], paths[0]));
     page.lines(lines(comparison));
-    match comparison.workload.differences.is_empty() {
-        true => page.paragraph(
-            "No difference between the experiments is known: load, target, model, engine and machine agree.",
-        ),
-        false => page.table("What differs between the experiments", &differences(comparison)),
-    }
-    let summary = format!(
-        "Change of each figure with its 95 % interval, over {} figures. The dashed lines are the margin of {:.1} %. A change \
-         of a latency to the right is worse; a change of goodput, success rate or tokens per second to the left is worse.",
-        comparison.figures.len(),
-        comparison.margin * 100.0
-    );
-    let rows: Vec<ForestRow> = comparison.figures.iter().map(forest_row).collect();
-    page.charts("Changes", [forest::chart("Change of each figure", summary, &rows, comparison.margin)]);
+    differing(&mut page, comparison);
+    page.charts("Changes", [changes(comparison, "Change of each figure")]);
     page.table("Figures", &figures(comparison));
     if let Some(factors) = factors(comparison) {
         page.table("What else changed", &factors);
@@ -45,6 +34,48 @@ pub fn render(comparison: &Comparison, before: &[ComparedRun], after: &[Compared
     page.finish()
 }
 
+/// Renders the page of two sweeps: the winner first, then each level.
+pub fn render_levels(comparisons: &LevelComparisons, [before, after]: [&str; 2]) -> String {
+    let mut page = Page::new(&format!("Streamgauge: sweep {after} compared with {before}"));
+    let verdict = |level: &LevelComparison| ("", LevelComparisons::verdict_text(level));
+    page.lines(comparisons.summary().into_iter().chain(comparisons.levels.iter().map(verdict)).collect());
+    let chart = |level: &LevelComparison| changes(&level.comparison, &format!("Changes at {}", level.level));
+    page.charts("Changes", comparisons.levels.iter().map(chart));
+    for level in &comparisons.levels {
+        page.heading(&format!("Level {}", level.level));
+        page.lines(lines(&level.comparison));
+        differing(&mut page, &level.comparison);
+        page.table(&format!("Figures of {}", level.level), &figures(&level.comparison));
+        if let Some(factors) = factors(&level.comparison) {
+            page.table(&format!("What else changed at {}", level.level), &factors);
+        }
+        if let Some(groups) = groups(&level.comparison) {
+            page.table(&format!("Groups of {}", level.level), &groups);
+        }
+    }
+    page.finish()
+}
+
+fn differing(page: &mut Page, comparison: &Comparison) {
+    match comparison.workload.differences.is_empty() {
+        true => page.paragraph(
+            "No difference between the experiments is known: load, target, model, engine and machine agree.",
+        ),
+        false => page.table("What differs between the experiments", &differences(comparison)),
+    }
+}
+
+fn changes(comparison: &Comparison, title: &str) -> Option<Chart> {
+    let summary = format!(
+        "Change of each figure with its 95 % interval, over {} figures. The dashed lines are the margin of {:.1} %. A change \
+         of a latency to the right is worse; a change of goodput, success rate or tokens per second to the left is worse.",
+        comparison.figures.len(),
+        comparison.margin * 100.0
+    );
+    let rows: Vec<ForestRow> = comparison.figures.iter().map(forest_row).collect();
+    forest::chart(title, summary, &rows, comparison.margin)
+}
+
 fn forest_row(change: &FigureChange) -> ForestRow {
     let known = change.change.as_ref().ok();
     let verdict = match (change.verdict, change.better) {
@@ -52,6 +83,7 @@ fn forest_row(change: &FigureChange) -> ForestRow {
         (_, true) => ForestVerdict::Better,
         (Some(Verdict::NotWorse), _) => ForestVerdict::NotWorse,
         (Some(Verdict::Undecided { .. }), _) => ForestVerdict::Undecided,
+        (None, _) if known.is_some() => ForestVerdict::Undecided,
         (None, _) => ForestVerdict::NoInterval,
     };
     ForestRow {

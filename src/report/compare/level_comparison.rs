@@ -131,6 +131,11 @@ impl LevelComparisons {
         }
     }
 
+    /// A condition on a figure that a side of a level lacks.
+    pub fn unmeasured(&self) -> Option<&str> {
+        self.levels.iter().find_map(|level| level.comparison.unmeasured())
+    }
+
     /// Whether a condition fails any level.
     pub fn fails(&self, undecided_fails: bool) -> bool {
         self.levels.iter().any(|level| level.comparison.fails(undecided_fails))
@@ -182,7 +187,7 @@ impl LevelComparisons {
         words + &super::super::markdown::bullet_list(self.summary())
     }
 
-    fn summary(&self) -> Vec<(&'static str, String)> {
+    pub(super) fn summary(&self) -> Vec<(&'static str, String)> {
         let mut lines = vec![("winner", self.winner_text(["before", "after"]))];
         if !self.unpaired.is_empty() {
             lines.push(("not compared", format!("{}: one side has no valid run", self.unpaired.join(", "))));

@@ -32,7 +32,7 @@ use super::context::ReportContext;
 use super::source::{ReportSource, SourceError, SourceReader, read};
 use crate::stats::change::{Change, Verdict, verdicts};
 use crate::stats::interval::NotEnoughData;
-pub use condition::{ChangeCondition, ChangeConditionResult};
+pub use condition::{ChangeCondition, ChangeConditionResult, ConditionObstacle};
 pub use explanation::LoadFactor;
 pub use figure::ComparedFigure;
 pub use group_change::{GroupChange, GroupFigures};
@@ -153,7 +153,7 @@ pub struct FigureChange {
     pub change: Result<Change, NotEnoughData>,
     /// Difference in standard deviations: of the runs (Hedges' g), or of single values (Cohen's d).
     pub effect_size: Option<f64>,
-    /// Verdict within the family of all figures; `None` without an interval.
+    /// Verdict within the family of all figures; `None` without an interval, or where the verdict is withheld.
     pub verdict: Option<Verdict>,
     /// The whole interval lies beyond the margin on the better side.
     pub better: bool,
@@ -188,10 +188,12 @@ impl Comparison {
             estimates::change(*figure, figure.key(&slos), (before, after), method)
         };
         let mut changes: Vec<FigureChange> = figures.iter().zip(&side_before).zip(&side_after).filter_map(of).collect();
-        judge(&mut [&mut changes], settings.margin);
         let withheld = workload.is_different() && !settings.although_different;
+        if !withheld {
+            judge(&mut [&mut changes], settings.margin);
+        }
         let verdict = (!withheld).then(|| overall(&changes));
-        let conditions = settings.conditions.iter().map(|condition| condition.evaluate(&changes)).collect();
+        let conditions = settings.conditions.iter().map(|condition| condition.evaluate(&changes, withheld)).collect();
         let paths = |side: &[ComparedRun]| side.iter().map(|run| run.source.path.clone()).collect();
         Self {
             before: paths(before),
@@ -207,13 +209,14 @@ impl Comparison {
         }
     }
 
-    /// Judges the figures of several comparisons as one family, so that more levels raise no more false alarms.
+    /// Judges the figures of several comparisons as one family, so that more levels raise no more false alarms. A verdict
+    /// that was withheld stays so.
     pub(super) fn judge_together(comparisons: &mut [Self], margin: f64) {
-        let mut figures: Vec<&mut [FigureChange]> = comparisons.iter_mut().map(|of| &mut of.figures[..]).collect();
+        let mut judged: Vec<&mut Self> = comparisons.iter_mut().filter(|of| of.verdict.is_some()).collect();
+        let mut figures: Vec<&mut [FigureChange]> = judged.iter_mut().map(|of| &mut of.figures[..]).collect();
         judge(&mut figures, margin);
-        for comparison in comparisons {
-            // A verdict that was withheld stays so.
-            comparison.verdict = comparison.verdict.map(|_| overall(&comparison.figures));
+        for comparison in judged {
+            comparison.verdict = Some(overall(&comparison.figures));
         }
     }
 
@@ -225,6 +228,12 @@ impl Comparison {
             None => matches!(change.figure, ComparedFigure::Goodput(_)),
         });
         change.map_or_else(|| "no value".to_owned(), text::change_evidence)
+    }
+
+    /// A condition on a figure that a side lacks.
+    pub fn unmeasured(&self) -> Option<&str> {
+        let lacks = |result: &&ChangeConditionResult| result.obstacle == Some(ConditionObstacle::NotMeasured);
+        self.conditions.iter().find(lacks).map(|result| &*result.condition)
     }
 
     /// Whether a condition fails the comparison. `undecided` is the result of a condition that the data does not decide.

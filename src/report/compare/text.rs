@@ -4,8 +4,8 @@ use super::super::ascii_plot::format_value;
 use super::super::metric::MetricUnit;
 use super::super::text::{TextLayout, aligned, named_lines};
 use super::{
-    ChangeConditionResult, ComparedFigure, Comparison, ExperimentDifference, FigureChange, GroupChange, GroupFigures,
-    LoadFactor,
+    ChangeConditionResult, ComparedFigure, Comparison, ConditionObstacle, ExperimentDifference, FigureChange,
+    GroupChange, GroupFigures, LoadFactor,
 };
 use crate::stats::change::Verdict;
 use crate::stats::interval::Interval;
@@ -36,11 +36,13 @@ pub(super) fn lines(comparison: &Comparison) -> Vec<(&'static str, String)> {
         ("method", format!("{}; margin {}", comparison.method.text(), percent(comparison.margin))),
         ("verdict", verdict_line(comparison)),
     ];
-    for (at, ChangeConditionResult { condition, verdict }) in comparison.conditions.iter().enumerate() {
-        let result = match verdict {
-            Verdict::Worse => "FAILS: its whole interval is there".to_owned(),
-            Verdict::NotWorse => "passes: its whole interval is elsewhere".to_owned(),
-            Verdict::Undecided { data_factor } => format!("undecided{}", more_data(*data_factor)),
+    for (at, ChangeConditionResult { condition, verdict, obstacle }) in comparison.conditions.iter().enumerate() {
+        let result = match (obstacle, verdict) {
+            (Some(ConditionObstacle::NotMeasured), _) => "undecided: a side has no value of it".to_owned(),
+            (Some(ConditionObstacle::Withheld), _) => "undecided: the workloads differ".to_owned(),
+            (None, Verdict::Worse) => "FAILS: its whole interval is there".to_owned(),
+            (None, Verdict::NotWorse) => "passes: its whole interval is elsewhere".to_owned(),
+            (None, Verdict::Undecided { data_factor }) => format!("undecided{}", more_data(*data_factor)),
         };
         lines.push((if at == 0 { "conditions" } else { "" }, format!("{condition}: {result}")));
     }
@@ -105,6 +107,7 @@ pub(super) fn figures(comparison: &Comparison) -> Vec<Vec<String>> {
                 format!("undecided ({})", times(factor))
             }
             (Some(Verdict::Undecided { .. }), _) => "undecided".to_owned(),
+            (None, _) if change.change.is_ok() => "withheld".to_owned(),
             (None, _) => "-".to_owned(),
         };
         let effect = change.effect_size.map_or("-".to_owned(), |effect| format!("{effect:+.2}"));

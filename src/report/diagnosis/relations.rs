@@ -136,8 +136,14 @@ impl Relations {
         let mut all = Vec::new();
         let mut line = |of: &Option<Relation>, names: [&'static str; 3], per: EvidenceUnit| {
             if let Some(Relation { line, .. }) = of {
-                all.push(Evidence::of(names[0], &line.slope, per));
-                all.push(Evidence::of(names[1], &line.intercept, EvidenceUnit::Seconds));
+                // A fall is no cost of tokens or requests, and a latency below 0 is none: R² alone tells how little the
+                // line explains.
+                if line.slope.value > 0.0 {
+                    all.push(Evidence::of(names[0], &line.slope, per));
+                    if line.intercept.value >= 0.0 {
+                        all.push(Evidence::of(names[1], &line.intercept, EvidenceUnit::Seconds));
+                    }
+                }
                 all.push(Evidence::new(names[2], line.r_squared, EvidenceUnit::Share));
             }
         };

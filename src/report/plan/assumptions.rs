@@ -2,6 +2,7 @@
 
 use super::tables::money;
 use super::{CapacityPlan, Traffic};
+use crate::report::text::gpu_count;
 
 /// Returns the assumptions. Each is a sentence without its full stop.
 pub(super) fn assumptions(plan: &CapacityPlan, traffic: &Traffic) -> Vec<String> {
@@ -41,11 +42,12 @@ pub(super) fn assumptions(plan: &CapacityPlan, traffic: &Traffic) -> Vec<String>
     }
     list.push(match (cost.gpus, cost.dollars_per_gpu_hour) {
         (None, _) => "GPUs of a replica are unknown (--gpus-per-replica)".to_owned(),
-        (Some(gpus), None) => format!("a replica has {gpus} GPUs; their price is unknown (--price)"),
+        (Some(gpus), None) => format!("a replica has {}; their price is unknown (--price)", gpu_count(gpus)),
         (Some(gpus), Some(price)) => {
             let price = money(price);
             format!(
-                "a replica has {gpus} GPUs; each costs {price} an hour from the order of the replica on, used or not"
+                "a replica has {}; each costs {price} an hour from the order of the replica on, used or not",
+                gpu_count(gpus)
             )
         }
     });

@@ -8,6 +8,7 @@ use super::reserve_effect::ReserveEffect;
 use super::{CapacityPlan, TrafficSummary};
 use crate::report::ascii_plot::{format_percent, format_value, with_thousands};
 use crate::report::metric::MetricUnit;
+use crate::report::text::gpu_count;
 
 /// Named lines. A line without a name continues the previous one.
 pub(super) fn lines(plan: &CapacityPlan) -> Vec<(&'static str, String)> {
@@ -44,7 +45,7 @@ pub(super) fn lines(plan: &CapacityPlan) -> Vec<(&'static str, String)> {
 /// Replicas and GPUs at the peak and on average.
 pub(super) fn summary_text(fleet: &Fleet, is_constant: bool) -> String {
     let Fleet { peak_replicas, mean_replicas, peak_gpus, .. } = *fleet;
-    let gpus = peak_gpus.map_or_else(String::new, |gpus| format!(" ({} GPUs)", with_thousands(gpus)));
+    let gpus = peak_gpus.map_or_else(String::new, |gpus| format!(" ({})", gpu_count(gpus)));
     let replicas = if peak_replicas == 1 { "replica" } else { "replicas" };
     match is_constant {
         true => format!("{} {replicas}{gpus}", with_thousands(peak_replicas)),

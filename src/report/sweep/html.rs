@@ -8,7 +8,7 @@ use super::super::page::pareto::{self, ParetoPoint};
 use super::Sweep;
 use super::level_intervals::{METRICS, PERCENTILES};
 use super::level_runs::LevelRuns;
-use super::level_summary::{LevelSummary, same_series};
+use super::level_summary::{LevelSummary, same_series, workloads};
 use super::text::{lines, more_tables, table, warning_text};
 use crate::measure::slo::Slo;
 use crate::measure::slo::criteria::Criteria;
@@ -89,7 +89,8 @@ fn curve(sweep: &Sweep, metric: ReportMetric, limits: &[f64]) -> Option<Chart> {
 }
 
 fn front(sweep: &Sweep) -> Option<Chart> {
-    let point = |level: &LevelSummary| {
+    let workloads = workloads(&sweep.levels);
+    let point = |(at, level): (usize, &LevelSummary)| {
         Some(ParetoPoint {
             name: name(level),
             throughput: level.summary.throughput.output_tokens,
@@ -97,8 +98,9 @@ fn front(sweep: &Sweep) -> Option<Chart> {
             is_front: level.front,
             is_knee: level.knee,
             is_sound: is_sound(level),
+            workload: workloads.iter().position(|workload| workload.contains(&at)).unwrap_or_default(),
         })
     };
-    let points: Vec<ParetoPoint> = sweep.levels.iter().filter_map(point).collect();
+    let points: Vec<ParetoPoint> = sweep.levels.iter().enumerate().filter_map(point).collect();
     pareto::chart(&points, sweep.chart_facts.gpus)
 }

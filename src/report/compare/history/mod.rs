@@ -3,6 +3,7 @@
 //! [`crate::stats::change_points`] finds the changes of each figure on its own, in the order of the runs' dates. Runs of
 //! another load than the newest are left out, because the load explains any change.
 
+pub mod html;
 pub mod text;
 
 use schemars::JsonSchema;

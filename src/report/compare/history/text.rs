@@ -23,7 +23,7 @@ pub fn markdown(history: &RunHistory) -> String {
     bullet_list(lines(history)) + &if changes.len() > 1 { pipe_table(&changes) } else { String::new() }
 }
 
-fn lines(history: &RunHistory) -> Vec<(&'static str, String)> {
+pub(super) fn lines(history: &RunHistory) -> Vec<(&'static str, String)> {
     let (first, last) = (history.name(0), history.name(history.runs.len().saturating_sub(1)));
     let mut lines = vec![("runs", format!("{}, from {first} to {last}", history.runs.len()))];
     if !history.left_out.is_empty() {
@@ -42,7 +42,7 @@ fn lines(history: &RunHistory) -> Vec<(&'static str, String)> {
 }
 
 /// The table of changes. The first row is the header.
-fn changes(history: &RunHistory) -> Vec<Vec<String>> {
+pub(super) fn changes(history: &RunHistory) -> Vec<Vec<String>> {
     let row = |figure: &FigureHistory, change: &HistoryChange| {
         let kind = match (change.is_regression, change.is_new) {
             (true, true) => "REGRESSION",
@@ -67,7 +67,7 @@ fn changes(history: &RunHistory) -> Vec<Vec<String>> {
 }
 
 impl RunHistory {
-    fn name(&self, run: usize) -> String {
+    pub(super) fn name(&self, run: usize) -> String {
         let Some(run) = self.runs.get(run) else { return "-".to_owned() };
         run.date.as_ref().map_or_else(|| run.path.clone(), |date| format!("{} ({date})", run.path))
     }

@@ -100,9 +100,12 @@ kinds.levels = (figure) => {
 };
 
 kinds.pareto = (figure) => {
-  const [total, speed, front, knee, counts] = parsed(figure, "data");
+  const [total, speed, front, knee, counts, workload] = parsed(figure, "data");
   const levels = rowNames(figure);
   const { dataset } = figure;
+  // A level that no other one can be compared with is on no front, and no other does better.
+  const compared = new Set(workload.filter((_, row) => front[row]));
+  const alone = (row) => counts[row] && !compared.has(workload[row]);
   return {
     height: 320,
     x: [0, Math.max(...total) * 1.1],
@@ -112,22 +115,25 @@ kinds.pareto = (figure) => {
     tell: (row) => `${levels[row]}: ${format(total[row])} ${dataset.xLabel}, ${format(speed[row])} tokens/s per user${front[row] ? ", on the front" : ""}${knee[row] ? ", the knee" : ""}`,
     legend: [
       { name: "on the Pareto front", colour: colour("s0"), dash: [], shape: "diamond" },
-      ...(front.some((is, row) => !is && counts[row]) ? [{ name: "another level does better", colour: colour("s5"), shape: "circle" }] : []),
+      ...(front.some((is, row) => !is && counts[row] && !alone(row)) ? [{ name: "another level does better", colour: colour("s5"), shape: "circle" }] : []),
+      ...(counts.some((_, row) => alone(row)) ? [{ name: "no other level sends its requests", colour: colour("s4"), shape: "square" }] : []),
       ...(counts.includes(0) ? [{ name: "saturated or not valid", colour: colour("s5"), shape: "circle", filled: false }] : []),
       ...(knee.includes(1) ? [{ name: "knee", colour: colour("s1"), shape: "square", filled: false }] : []),
     ],
     paint(u, context) {
       const ratio = devicePixelRatio;
       const rows = total.map((_, row) => row);
-      const best = rows.filter((row) => front[row]).sort((a, b) => total[a] - total[b]);
       context.strokeStyle = colour("s0");
       context.lineWidth = 2 * ratio;
-      joined(u, context, best.map((row) => [total[row], speed[row]]), []);
+      for (const group of series(rows.length, workload)) {
+        const best = group.filter((row) => front[row]).sort((a, b) => total[a] - total[b]);
+        joined(u, context, best.map((row) => [total[row], speed[row]]), []);
+      }
       for (const row of rows) {
         const [x, y] = [u.valToPos(total[row], "x", true), u.valToPos(speed[row], "y", true)];
-        context.strokeStyle = colour(front[row] ? "s0" : "s5");
+        context.strokeStyle = colour(front[row] ? "s0" : alone(row) ? "s4" : "s5");
         context.fillStyle = counts[row] ? context.strokeStyle : colour("card");
-        marker(context, front[row] ? "diamond" : "circle", x, y, 4.5 * ratio);
+        marker(context, front[row] ? "diamond" : alone(row) ? "square" : "circle", x, y, 4.5 * ratio);
         if (!knee[row]) continue;
         context.strokeStyle = colour("s1");
         context.strokeRect(x - 9 * ratio, y - 9 * ratio, 18 * ratio, 18 * ratio);

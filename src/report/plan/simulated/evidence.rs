@@ -8,6 +8,7 @@ use super::need::NeedSearch;
 use super::windows::SimulatedWindows;
 use super::{SimulatedPlan, SimulatedPlanWindow};
 use crate::report::plan::tables::money;
+use crate::report::text::gpu_count;
 use crate::report::warnings::WarningText;
 
 /// A quantity is beyond the fitted one from this factor on.
@@ -113,9 +114,10 @@ impl SimulatedPlan {
         list.push(format!("every day repeats the {:.1} min of the traffic", traffic.seconds / 60.0));
         list.push(match (cost.gpus, cost.dollars_per_gpu_hour) {
             (None, _) => "GPUs of a replica are unknown (--gpus-per-replica)".to_owned(),
-            (Some(gpus), None) => format!("a replica has {gpus} GPUs; their price is unknown (--price)"),
+            (Some(gpus), None) => format!("a replica has {}; their price is unknown (--price)", gpu_count(gpus)),
             (Some(gpus), Some(price)) => format!(
-                "a replica has {gpus} GPUs; each costs {} an hour from the order of the replica on, used or not",
+                "a replica has {}; each costs {} an hour from the order of the replica on, used or not",
+                gpu_count(gpus),
                 money(price)
             ),
         });
