@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use flate2::bufread::MultiGzDecoder;
 use memchr::memchr;
 
+use super::array_elements::ArrayElements;
 use super::error::{Error, TraceProblem};
 use crate::config::StorageUrl;
 use crate::storage::{ObjectReader, StorageError};
@@ -146,7 +147,19 @@ impl InputStream {
     /// Splits the input into lines.
     pub fn lines(self) -> NumberedLines {
         let name = self.name.clone();
-        NumberedLines { name, bytes: self.into_reader(), buffer: vec![0; LINE_BUFFER_BYTES], unread: 0..0, number: 0 }
+        NumberedLines::new(name, self.into_reader())
+    }
+
+    /// True if the input is one JSON array.
+    pub fn is_array(&self) -> bool {
+        trim_line(&self.sample).starts_with(b"[")
+    }
+
+    /// Splits a JSON array into its elements; errors have the number of the element as their line.
+    pub fn elements(self) -> NumberedLines {
+        let name = self.name.clone();
+        let bytes = self.into_reader();
+        NumberedLines::new(name, Box::new(BufReader::with_capacity(BUFFER_BYTES, ArrayElements::new(bytes))))
     }
 
     /// The complete input, including the sample.
@@ -246,6 +259,10 @@ pub struct NumberedLines {
 }
 
 impl NumberedLines {
+    fn new(name: String, bytes: Box<dyn BufRead + Send>) -> Self {
+        Self { name, bytes, buffer: vec![0; LINE_BUFFER_BYTES], unread: 0..0, number: 0 }
+    }
+
     /// The next line that is not blank, without its line end.
     pub fn next_line(&mut self) -> Option<Result<&[u8], Error>> {
         loop {

@@ -60,6 +60,7 @@ plainly_taken! {
     Option<TextSize>: "a text, or a list",
     Option<Vec<f64>>: "a list of numbers",
     Option<IgnoredAny>: "a value",
+    Option<RawJson>: "a value",
 }
 
 macro_rules! taken_as_counts {
@@ -317,6 +318,17 @@ impl<'de, R: JsonRow> Visitor<'de> for RowListSeed<'_, R> {
                 None => return Ok(Some(rows)),
             }
         }
+    }
+}
+
+/// The JSON text of a value.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub(super) struct RawJson(Box<serde_json::value::RawValue>);
+
+impl RawJson {
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.0.get().as_bytes()
     }
 }
 

@@ -10,6 +10,7 @@
 //! [`respace`], [`session_starts`] and [`whole_turns`] transform them.
 
 pub mod anonymize;
+mod array_elements;
 pub mod blocks;
 pub mod clock_offsets;
 pub mod conversion_loss;

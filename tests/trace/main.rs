@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "clippy recognizes tests by their attribute; their helpers have none")]
 
 mod clocks;
+mod foreign_formats;
 mod formats;
 mod properties;
 mod reuse;

@@ -60,7 +60,7 @@ pub(in crate::cli) const SUBVERBS: [(&str, VerbHelp); 11] = [
     (
         "convert",
         VerbHelp {
-            flags: &["from", "to", "output", "whole-turns"],
+            flags: &["from", "to", "output", "whole-turns", "columns"],
             examples: &[
                 TO_MOONCAKE,
                 (
@@ -68,6 +68,10 @@ pub(in crate::cli) const SUBVERBS: [(&str, VerbHelp); 11] = [
                     "streamgauge trace convert conversation_trace.jsonl -o trace.jsonl.zst",
                 ),
                 ("Name the input format", "streamgauge trace convert day.csv --from burstgpt -o day.jsonl"),
+                (
+                    "Name the columns of any CSV or JSON Lines",
+                    "streamgauge trace convert day.csv --columns time=ts:ms,input=prompt_tokens -o day.jsonl",
+                ),
             ],
         },
     ),

@@ -12,6 +12,7 @@ use clap::ValueHint;
 
 use super::notes;
 use crate::trace::Trace;
+use crate::trace::format::columns::{self, ColumnMap};
 use crate::trace::format::{self, FORMATS, ReadOptions, TraceFormat, WriteError};
 use crate::trace::input::InputSource;
 use crate::trace::output;
@@ -38,6 +39,13 @@ pub(super) struct TraceInputArgs {
 /// Properties that a file does not state.
 #[derive(Debug, clap::Args)]
 pub(super) struct TraceReadArgs {
+    /// Columns of any CSV or JSON Lines, e.g. time=ts:ms,input=prompt_tokens,output=output_tokens
+    ///
+    /// Fields: time, input, output, cached, ttft, duration, model, session; time and input are required. Times are
+    /// seconds, or have :ms, :us or :ns behind the name, or are dates. A dot leads into an object: usage.prompt_tokens.
+    #[arg(long, value_name = "FIELD=COLUMN,...")]
+    columns: Option<ColumnMap>,
+
     /// Tokens per block, if the format does not define it
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     block_size: Option<u32>,
@@ -183,16 +191,19 @@ fn open_silently(
     times: Option<(u64, u64)>,
 ) -> anyhow::Result<(InputTrace, Option<&'static str>)> {
     let source = InputSource::open(path)?;
-    let (format, by) = match named {
-        Some(FormatName(format)) => (format, None),
-        None => {
+    let (format, by) = match (named, &reading.columns) {
+        (Some(FormatName(format)), _) => (format, None),
+        (None, Some(_)) => (&columns::FORMAT, Some(columns::FORMAT.detected_by)),
+        (None, None) => {
             let format =
                 format::detect(&source).map_err(|what| anyhow::anyhow!("{}: {what}", notes::display_name(path)))?;
             (format, Some(format.detected_by))
         }
     };
     let read = format.read.with_context(|| format!("{} cannot be read: {}", format.name, format.unsupported_reason))?;
-    let trace = read(source, &ReadOptions { block_size: reading.block_size, seed: reading.seed, times })?;
+    let (block_size, seed) = (reading.block_size, reading.seed);
+    let read_options = ReadOptions { block_size, seed, times, columns: reading.columns.clone() };
+    let trace = read(source, &read_options)?;
     Ok((InputTrace { trace, format }, by))
 }
 

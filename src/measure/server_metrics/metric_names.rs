@@ -2,7 +2,10 @@
 //!
 //! The names come from the servers' sources: vLLM's `v1/metrics/loggers.py` (and the older names of its V0 engine),
 //! SGLang's `observability/metrics_collector.py`, TGI's `backend.rs` and `queue.rs`, llama.cpp's `server-task.cpp`,
-//! NVIDIA's `dcgm-exporter`, and `nvidia_gpu_exporter`, which reads `nvidia-smi`.
+//! TensorRT-LLM's `metrics/collector.py` (trtllm-serve, at `/prometheus/metrics`) and the custom metrics of its Triton
+//! backend, Triton's own metrics, LMDeploy's `metrics/loggers.py`, Dynamo's `prometheus_names.rs`, NVIDIA's
+//! `dcgm-exporter`, and `nvidia_gpu_exporter`, which reads `nvidia-smi`. Dynamo's workers pass on the metrics of the
+//! engines that they run.
 
 use std::collections::BTreeMap;
 
@@ -14,6 +17,8 @@ struct MetricMapping {
     figure: ServerMetric,
     /// Metrics whose values are summed; the first one must exist.
     names: &'static [&'static str],
+    /// Label and value of the series, where one name holds several figures.
+    label: Option<(&'static str, &'static str)>,
     /// Factor for the value.
     scale: f64,
 }
@@ -23,7 +28,15 @@ const fn metric(figure: ServerMetric, names: &'static [&'static str]) -> MetricM
 }
 
 const fn scaled_metric(figure: ServerMetric, names: &'static [&'static str], scale: f64) -> MetricMapping {
-    MetricMapping { figure, names, scale }
+    MetricMapping { figure, names, label: None, scale }
+}
+
+const fn labelled_metric(
+    figure: ServerMetric,
+    names: &'static [&'static str],
+    label: (&'static str, &'static str),
+) -> MetricMapping {
+    MetricMapping { label: Some(label), ..metric(figure, names) }
 }
 
 use ServerMetric::{
@@ -79,6 +92,44 @@ const METRIC_MAPPINGS: &[MetricMapping] = &[
     metric(PrefixQueries, &["llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"]),
     metric(PromptTokens, &["llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"]),
     metric(GenerationTokens, &["llamacpp:tokens_predicted_total"]),
+    metric(Waiting, &["trtllm_num_requests_waiting"]),
+    metric(Running, &["trtllm_num_requests_running"]),
+    metric(KvUsage, &["trtllm_kv_cache_utilization"]),
+    metric(PrefixHits, &["trtllm_prompt_cached_tokens_total"]),
+    metric(PrefixQueries, &["trtllm_prompt_tokens_total"]),
+    metric(PromptTokens, &["trtllm_prompt_tokens_total"]),
+    metric(GenerationTokens, &["trtllm_generation_tokens_total"]),
+    metric(QueueSeconds, &["trtllm_request_queue_time_seconds_sum"]),
+    metric(QueueRequests, &["trtllm_request_queue_time_seconds_count"]),
+    metric(PrefillSeconds, &["trtllm_request_prefill_time_seconds_sum"]),
+    metric(PrefillRequests, &["trtllm_request_prefill_time_seconds_count"]),
+    metric(FirstTokenSeconds, &["trtllm_time_to_first_token_seconds_sum"]),
+    metric(FirstTokenRequests, &["trtllm_time_to_first_token_seconds_count"]),
+    labelled_metric(Waiting, &["nv_trt_llm_request_metrics"], ("request_type", "waiting")),
+    labelled_metric(Running, &["nv_trt_llm_request_metrics"], ("request_type", "scheduled")),
+    labelled_metric(KvUsage, &["nv_trt_llm_kv_cache_block_metrics"], ("kv_cache_block_type", "fraction")),
+    metric(Waiting, &["nv_inference_pending_request_count"]),
+    scaled_metric(QueueSeconds, &["nv_inference_queue_duration_us"], 1e-6),
+    metric(QueueRequests, &["nv_inference_request_success"]),
+    metric(Waiting, &["lmdeploy:num_requests_waiting"]),
+    metric(Running, &["lmdeploy:num_requests_running"]),
+    metric(KvUsage, &["lmdeploy:gpu_cache_usage_perc"]),
+    metric(PromptTokens, &["lmdeploy:prompt_tokens_total"]),
+    metric(GenerationTokens, &["lmdeploy:generation_tokens_total"]),
+    metric(QueueSeconds, &["lmdeploy:request_queue_time_seconds_sum"]),
+    metric(QueueRequests, &["lmdeploy:request_queue_time_seconds_count"]),
+    metric(PrefillSeconds, &["lmdeploy:request_prefill_time_seconds_sum"]),
+    metric(PrefillRequests, &["lmdeploy:request_prefill_time_seconds_count"]),
+    metric(FirstTokenSeconds, &["lmdeploy:time_to_first_token_seconds_sum"]),
+    metric(FirstTokenRequests, &["lmdeploy:time_to_first_token_seconds_count"]),
+    metric(Waiting, &["dynamo_frontend_queued_requests"]),
+    metric(Running, &["dynamo_frontend_inflight_requests"]),
+    metric(PrefixHits, &["dynamo_frontend_cached_tokens_sum"]),
+    metric(PrefixQueries, &["dynamo_frontend_input_sequence_tokens_sum"]),
+    metric(PromptTokens, &["dynamo_frontend_input_sequence_tokens_sum"]),
+    metric(GenerationTokens, &["dynamo_frontend_output_sequence_tokens_sum"]),
+    metric(FirstTokenSeconds, &["dynamo_frontend_time_to_first_token_seconds_sum"]),
+    metric(FirstTokenRequests, &["dynamo_frontend_time_to_first_token_seconds_count"]),
     scaled_metric(GpuUtilization, &["DCGM_FI_DEV_GPU_UTIL"], 0.01),
     scaled_metric(GpuMemory, &["DCGM_FI_DEV_FB_USED"], 1_048_576.0),
     metric(GpuPower, &["DCGM_FI_DEV_POWER_USAGE"]),
@@ -86,6 +137,9 @@ const METRIC_MAPPINGS: &[MetricMapping] = &[
     metric(GpuUtilization, &["nvidia_smi_utilization_gpu_ratio"]),
     metric(GpuMemory, &["nvidia_smi_memory_used_bytes"]),
     metric(GpuPower, &["nvidia_smi_power_draw_watts"]),
+    metric(GpuUtilization, &["nv_gpu_utilization"]),
+    metric(GpuMemory, &["nv_gpu_memory_used_bytes"]),
+    metric(GpuPower, &["nv_gpu_power_usage"]),
 ];
 
 /// SGLang exports its queues in total and per priority under one name; series without this label are the totals.
@@ -98,6 +152,9 @@ pub fn figures(page: &str) -> BTreeMap<ServerMetric, f64> {
     for sample in samples(page).filter(|sample| sample.value.is_finite() && sample.value >= 0.0) {
         for (at, place) in METRIC_MAPPINGS.iter().enumerate() {
             let Some(which) = place.names.iter().position(|name| *name == sample.name) else { continue };
+            if place.label.is_some_and(|(name, value)| sample.label(name) != Some(value)) {
+                continue;
+            }
             if sample.label(PRIORITY_LABEL).is_some_and(|priority| !priority.is_empty()) {
                 continue;
             }
@@ -224,6 +281,67 @@ mod tests {
         let expected =
             [(Waiting, 2.0), (KvUsage, 0.625), (PrefixHits, 40.0), (PrefixQueries, 100.0), (PromptTokens, 100.0)];
         assert_eq!(figures(llama), expected.into());
+    }
+
+    #[test]
+    fn tensorrt_llm_tells_the_same_by_itself_and_within_triton() {
+        let serve = "trtllm_num_requests_waiting{model_name=\"m\"} 3\ntrtllm_num_requests_running 8\n\
+                     trtllm_kv_cache_utilization 0.62\ntrtllm_prompt_tokens_total 400\n\
+                     trtllm_prompt_cached_tokens_total 100\ntrtllm_generation_tokens_total 90\n\
+                     trtllm_request_queue_time_seconds_sum 6\ntrtllm_request_queue_time_seconds_count 3\n\
+                     trtllm_time_to_first_token_seconds_sum 9\ntrtllm_time_to_first_token_seconds_count 3\n";
+        let expected = [
+            (Waiting, 3.0),
+            (Running, 8.0),
+            (KvUsage, 0.62),
+            (PrefixHits, 100.0),
+            (PrefixQueries, 400.0),
+            (PromptTokens, 400.0),
+            (GenerationTokens, 90.0),
+            (QueueSeconds, 6.0),
+            (QueueRequests, 3.0),
+            (FirstTokenSeconds, 9.0),
+            (FirstTokenRequests, 3.0),
+        ];
+        assert_eq!(figures(serve), expected.into());
+        let triton = "nv_trt_llm_request_metrics{model=\"m\",request_type=\"active\",version=\"1\"} 11\n\
+                      nv_trt_llm_request_metrics{model=\"m\",request_type=\"waiting\",version=\"1\"} 3\n\
+                      nv_trt_llm_request_metrics{model=\"m\",request_type=\"scheduled\",version=\"1\"} 8\n\
+                      nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"used\"} 62\n\
+                      nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"fraction\"} 0.62\n\
+                      nv_inference_pending_request_count{model=\"m\"} 99\n\
+                      nv_inference_queue_duration_us{model=\"m\"} 6000000\nnv_inference_request_success 3\n\
+                      nv_gpu_utilization{gpu_uuid=\"a\"} 0.5\n";
+        let expected = [
+            (Waiting, 3.0),
+            (Running, 8.0),
+            (KvUsage, 0.62),
+            (QueueSeconds, 6.0),
+            (QueueRequests, 3.0),
+            (GpuUtilization, 0.5),
+        ];
+        assert_eq!(figures(triton), expected.into(), "the backend's queue counts before Triton's");
+    }
+
+    #[test]
+    fn lmdeploy_and_the_frontend_of_dynamo_come_to_the_same_vocabulary() {
+        let lmdeploy = "lmdeploy:num_requests_waiting{engine=\"0\"} 1\nlmdeploy:num_requests_waiting{engine=\"1\"} 2\n\
+                        lmdeploy:num_requests_running 4\nlmdeploy:gpu_cache_usage_perc 0.5\n\
+                        lmdeploy:request_prefill_time_seconds_sum 2.5\nlmdeploy:request_prefill_time_seconds_count 5\n";
+        let expected = [(Waiting, 3.0), (Running, 4.0), (KvUsage, 0.5), (PrefillSeconds, 2.5), (PrefillRequests, 5.0)];
+        assert_eq!(figures(lmdeploy), expected.into());
+        let dynamo = "dynamo_frontend_queued_requests{model=\"m\"} 2\ndynamo_frontend_inflight_requests 7\n\
+                      dynamo_frontend_cached_tokens_sum 350\n\
+                      dynamo_frontend_input_sequence_tokens_sum 700\ndynamo_frontend_output_sequence_tokens_sum 70\n";
+        let expected = [
+            (Waiting, 2.0),
+            (Running, 7.0),
+            (PrefixHits, 350.0),
+            (PrefixQueries, 700.0),
+            (PromptTokens, 700.0),
+            (GenerationTokens, 70.0),
+        ];
+        assert_eq!(figures(dynamo), expected.into());
     }
 
     #[test]

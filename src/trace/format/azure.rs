@@ -6,6 +6,7 @@ use super::super::entry_fields::EntryFields;
 use super::super::{Error, Trace, TraceProblem};
 use super::csv::{CsvColumns, CsvSplitter, count};
 use super::required_lengths::RequiredLengths;
+use super::time_zero::TimeZero;
 use super::{
     ConversionLosses, FormatWriter, InputSource, ReadOptions, TraceFormat, TraceOutput, WriteError, has_columns, rows,
     stream,
@@ -19,6 +20,7 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
     about: "Azure LLM inference traces 2023 and 2024: CSV, no block ids",
     time_unit: "the time of day, to 100 ns",
     detected_by: "columns `TIMESTAMP`, `ContextTokens` and `GeneratedTokens`",
+    keys: &["TIMESTAMP", "ContextTokens", "GeneratedTokens"],
     detect: |source| has_columns(source, &["timestamp", "contexttokens", "generatedtokens"]),
     read: Some(read),
     write: Some(write),
@@ -47,7 +49,7 @@ fn read(source: InputSource, _: &ReadOptions) -> Result<Trace, Error> {
     let mut splitter = CsvSplitter::new();
     let times = sample.filter_map(|line| unix_nanos(splitter.cells(line).ok()?.get(time)?));
     header.started_unix_ns = times.min();
-    let zero = header.started_unix_ns.unwrap_or(0);
+    let zero = TimeZero::new(header.started_unix_ns, &losses);
     let others = columns.others(&[TIME, CONTEXT, GENERATED]);
     let counted = losses.clone();
     let mut lines = stream.lines();
@@ -60,11 +62,8 @@ fn read(source: InputSource, _: &ReadOptions) -> Result<Trace, Error> {
         let wall = cells.get(time).and_then(|cell| unix_nanos(cell)).ok_or_else(|| {
             TraceProblem::in_field(TIME, "expected a time as 2023-11-16 18:15:46.6805900 with a year from 1970 on")
         })?;
-        if wall < zero {
-            counted.count("rows before the first, taken to come at 0");
-        }
         Ok(Some(TraceEntry {
-            at: wall.saturating_sub(zero),
+            at: zero.since(wall),
             output_tokens: Some(count(&cells, generated, GENERATED)?),
             prompt: PromptShape { tokens: Some(count(&cells, context, CONTEXT)?), ..PromptShape::default() },
             ..TraceEntry::default()
@@ -74,7 +73,7 @@ fn read(source: InputSource, _: &ReadOptions) -> Result<Trace, Error> {
 }
 
 /// Parses `2023-11-16 18:15:46.6805900`, with or without a UTC offset, to nanoseconds since 1970.
-fn unix_nanos(text: &str) -> Option<u64> {
+pub(super) fn unix_nanos(text: &str) -> Option<u64> {
     let (date, time) = text.split_once([' ', 'T'])?;
     let mut date = date.split('-').map(|part| part.parse::<u64>().ok());
     let (year, month, day) = (date.next()??, date.next()??, date.next()??);

@@ -24,6 +24,7 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
     about: "Qwen-Bailian, AIPerf bailian_trace: JSON Lines, ids of single 16-token blocks",
     time_unit: "seconds",
     detected_by: "rows with `chat_id`",
+    keys: &["chat_id", "timestamp", "input_length", "output_length"],
     detect: |source| has_keys(source, &["chat_id"], &[]),
     read: Some(read),
     write: Some(write),

@@ -22,6 +22,7 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
     about: "BurstGPT v1 to v3, AIPerf burst_gpt_trace: CSV, no block ids",
     time_unit: "seconds",
     detected_by: "columns `Timestamp`, `Request tokens` and `Response tokens`",
+    keys: &["Timestamp", "Request tokens", "Response tokens"],
     detect: |source| has_columns(source, &["timestamp", "requesttokens", "responsetokens"]),
     read: Some(read),
     write: Some(write),

@@ -11,6 +11,7 @@ use super::super::json::{LenientNumber, NestedRow, StringOrNumber, TextSize, par
 use super::super::session_table::SessionTable;
 use super::super::{Error, Trace, TraceProblem};
 use super::required_lengths::RequiredLengths;
+use super::time_zero::TimeZero;
 use super::{
     ConversionLosses, FormatWriter, InputSource, ReadOptions, ScaledTime, TraceFormat, TraceOutput, WriteError, nanos,
     rows, stream,
@@ -23,6 +24,7 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
     about: "Dynamo request traces (dynamo.request.trace.v1): JSON Lines",
     time_unit: "milliseconds of the wall clock",
     detected_by: "rows with that `schema`",
+    keys: &["schema", "event_type", "request"],
     detect: |source| {
         let InputSource::Stream(stream) = source else { return false };
         stream
@@ -111,7 +113,7 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
         size = size.or(request.replay.as_ref().and_then(|NestedRow(replay)| replay.trace_block_size));
     }
     header.blocks = size.map(mooncake_scheme);
-    let (zero, counted) = (header.started_unix_ns.unwrap_or(0), losses.clone());
+    let (zero, counted) = (TimeZero::new(header.started_unix_ns, &losses), losses.clone());
     let mut turns: SessionTable<u32> = SessionTable::new(&losses);
     let entries = rows(stream.lines(), move |line| {
         let event = event(line, &counted)?;
@@ -126,13 +128,10 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
             }
         };
         let wall = received(&event, request)?;
-        if wall < zero {
-            counted.count("rows before the first, taken to come at 0");
-        }
         let replay = request.replay.as_ref().map(|NestedRow(replay)| replay);
         let tokens = request.input_tokens.or_else(|| replay.and_then(|replay| replay.input_length));
         let mut entry = TraceEntry {
-            at: wall.saturating_sub(zero),
+            at: zero.since(wall),
             model: request.model.clone(),
             output_tokens: request.output_tokens,
             prompt: PromptShape { tokens, cached: request.cached_tokens, ..PromptShape::default() },

@@ -1,24 +1,37 @@
 //! The table of trace formats; each format has its own file.
 
+mod api_body;
 pub mod azure;
 pub mod bailian;
+#[cfg(feature = "parquet")]
+pub mod baseten;
 pub mod burstgpt;
+pub mod columns;
 mod csv;
+pub mod dag_jsonl;
 pub mod dynamo;
 pub mod mooncake;
 pub mod native;
+pub mod openai_batch;
+pub mod otel_spans;
 #[cfg(feature = "parquet")]
 pub mod parquet;
 pub mod ragpulse;
+pub mod raw_payload;
 mod required_lengths;
+pub mod sagemaker;
 pub mod servegen;
+pub mod sharegpt;
 mod text_writer;
 mod time_unit;
+mod time_zero;
 pub mod timed_trace;
+pub mod tracelab;
 pub mod turns;
 pub mod vcr;
 pub mod weka;
 
+use std::collections::VecDeque;
 use std::io::Write;
 
 use serde::Serialize;
@@ -40,6 +53,7 @@ mod parquet {
         about: "Parquet, a column per field of a row; for DuckDB, Spark, ClickHouse, Trino",
         time_unit: "nanoseconds",
         detected_by: "its name",
+        keys: &[],
         detect: |_| false,
         read: None,
         write: None,
@@ -62,6 +76,8 @@ pub struct TraceFormat {
     pub time_unit: &'static str,
     /// Explains the detection to users.
     pub detected_by: &'static str,
+    /// Keys or columns of its rows, which name the nearest format of an unknown file.
+    pub keys: &'static [&'static str],
     /// True if the input has this format.
     pub detect: fn(&InputSource) -> bool,
     /// The reader, if the format can be read.
@@ -99,7 +115,7 @@ type WriteFn = fn(&TraceHeader, TraceOutput) -> Result<Box<dyn FormatWriter>, Tr
 pub type TraceOutput = Box<dyn Write + Send>;
 
 /// Settings that a file cannot provide itself.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
     /// Tokens per block, for formats that do not define it.
     pub block_size: Option<u32>,
@@ -107,6 +123,8 @@ pub struct ReadOptions {
     pub seed: u64,
     /// Wanted arrival times in nanoseconds. A format may skip rows outside this range.
     pub times: Option<(u64, u64)>,
+    /// Columns of a file of any other format.
+    pub columns: Option<columns::ColumnMap>,
 }
 
 /// Writes the rows of one trace.
@@ -153,14 +171,24 @@ pub const FORMATS: &[&TraceFormat] = &[
     &ragpulse::FORMAT,
     &bailian::FORMAT,
     &weka::FORMAT,
+    &sagemaker::FORMAT,
+    &tracelab::FORMAT,
+    &otel_spans::FORMAT,
+    &openai_batch::FORMAT,
+    &sharegpt::FORMAT,
+    &dag_jsonl::FORMAT,
     &turns::MULTI,
     &turns::SINGLE,
     &timed_trace::FORMAT,
     &mooncake::FORMAT,
+    &raw_payload::FORMAT,
     &azure::FORMAT,
     &burstgpt::FORMAT,
     &servegen::FORMAT,
+    #[cfg(feature = "parquet")]
+    &baseten::FORMAT,
     &parquet::FORMAT,
+    &columns::FORMAT,
 ];
 
 /// Finds a format by name or alias.
@@ -171,15 +199,41 @@ pub fn by_name(name: &str) -> Option<&'static TraceFormat> {
 /// Detects the format of an input by its content.
 ///
 /// # Errors
-/// If no format matches; the text describes the input and a remedy.
-pub fn detect(source: &InputSource) -> Result<&'static TraceFormat, &'static str> {
+/// If no format matches; the text describes the input, the nearest format and a remedy.
+pub fn detect(source: &InputSource) -> Result<&'static TraceFormat, String> {
     FORMATS.iter().copied().find(|format| (format.detect)(source)).ok_or_else(|| match source {
-        InputSource::Stream(stream) if stream.sample_lines().next().is_none() => "there is nothing in it",
-        InputSource::Stream(_) => {
-            "no known format of traces; `streamgauge trace convert --help` lists them, and can be told which it is"
-        }
-        InputSource::Folder(_) => "a folder with neither a capture nor sessions in it; name one file",
+        InputSource::Stream(stream) => match stream.sample_lines().next() {
+            None => "there is nothing in it".to_owned(),
+            Some(line) => format!(
+                "no known format of traces{}; `streamgauge trace convert --help` lists them, `--from` names one, and \
+                 `--columns` reads any CSV or JSON Lines",
+                nearest(line).unwrap_or_default()
+            ),
+        },
+        InputSource::Folder(_) => "a folder with neither a capture nor sessions in it; name one file".to_owned(),
     })
+}
+
+/// Names the format that has the greatest share of its keys in a line, and the keys that the line lacks.
+fn nearest(line: &[u8]) -> Option<String> {
+    let mut known = keys_of(line);
+    if known.is_empty() {
+        let columns = csv::CsvColumns::parse(line).ok()?;
+        let all = FORMATS.iter().flat_map(|format| format.keys);
+        known = all.filter(|key| columns.optional(key).is_some()).map(|key| (*key).to_owned()).collect();
+    }
+    let lacks = |format: &TraceFormat| {
+        let lacks = |key: &&&str| !known.iter().any(|known| known == **key);
+        format.keys.iter().filter(lacks).map(|key| format!("`{key}`")).collect::<Vec<_>>()
+    };
+    let shares = FORMATS.iter().map(|format| (format, lacks(format)));
+    let near = shares.filter(|(format, lacks)| !lacks.is_empty() && lacks.len() < format.keys.len());
+    // Of equal shares, the format with more keys has more in common.
+    let (format, lacks) = near.max_by_key(|(format, lacks)| {
+        let has = format.keys.len() - lacks.len();
+        (1_000 * has / format.keys.len(), has)
+    })?;
+    Some(format!("; the nearest is {}, but {} is missing", format.name, lacks.join(", ")))
 }
 
 /// True if the input has one JSON object per line, and the first has all of `keys` and none of `but_not`.
@@ -230,6 +284,31 @@ where
                 Ok(line) => match read(line) {
                     Ok(Some(row)) => return Some(Ok(row)),
                     Ok(None) => continue,
+                    Err(problem) => lines.error_at_line(problem),
+                },
+                Err(error) => error,
+            };
+            failed = true;
+            return Some(Err(error));
+        }
+        None
+    }))
+}
+
+/// Converts lines to any number of rows; `read` adds them to the queue.
+fn rows_of_lines<F>(mut lines: NumberedLines, mut read: F) -> TraceEntries
+where
+    F: FnMut(&[u8], &mut VecDeque<TraceEntry>) -> Result<(), TraceProblem> + 'static,
+{
+    let (mut pending, mut failed) = (VecDeque::new(), false);
+    Box::new(std::iter::from_fn(move || {
+        while !failed {
+            if let Some(entry) = pending.pop_front() {
+                return Some(Ok(entry));
+            }
+            let error = match lines.next_line()? {
+                Ok(line) => match read(line, &mut pending) {
+                    Ok(()) => continue,
                     Err(problem) => lines.error_at_line(problem),
                 },
                 Err(error) => error,

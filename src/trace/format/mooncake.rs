@@ -27,6 +27,7 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
     about: "Mooncake, AIPerf mooncake_trace: JSON Lines, chained ids of 512-token blocks",
     time_unit: "milliseconds",
     detected_by: "rows with `input_length` or a prompt of AIPerf's",
+    keys: &["timestamp", "input_length", "output_length"],
     detect: |source| {
         let timed = |prompt| ["timestamp", "delay"].iter().any(|time| has_keys(source, &[prompt, time], &[]));
         let has = |key| has_keys(source, &[key], &[]);

@@ -17,6 +17,7 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
     about: "our own: everything below, and everything that a capture knows",
     time_unit: "nanoseconds",
     detected_by: "a first row with `streamgauge_trace`",
+    keys: &[],
     detect: |source| match source {
         InputSource::Folder(path) => TraceReader::open(path).is_ok(),
         InputSource::Stream(_) => has_keys(source, &["streamgauge_trace"], &[]),

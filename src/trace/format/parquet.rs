@@ -18,6 +18,7 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
     about: "Parquet, a column per field of a row; for DuckDB, Spark, ClickHouse, Trino",
     time_unit: "nanoseconds",
     detected_by: "its first bytes",
+    keys: &[],
     detect: |source| matches!(source, InputSource::Stream(stream) if stream.sample.starts_with(PARQUET_MAGIC)),
     read: Some(read),
     write: Some(write),

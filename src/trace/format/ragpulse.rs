@@ -32,6 +32,7 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
     about: "RAGPulse: JSON Lines, prompts of chunks whose lengths stand in tables beside the file",
     time_unit: "seconds",
     detected_by: "rows whose `hash_ids` are an object of lists",
+    keys: &["timestamp", "input_length", "output_length", "hash_ids", "session_id"],
     detect: |source| {
         let InputSource::Stream(stream) = source else { return false };
         let first = stream.sample_lines().next();

@@ -27,6 +27,7 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
     about: "ServeGen: a folder of clients, from which a day is generated",
     time_unit: "seconds",
     detected_by: "a folder of `chunk-N-trace.csv`",
+    keys: &[],
     detect: |source| match source {
         InputSource::Folder(path) => client_paths(path).is_ok_and(|clients| !clients.is_empty()),
         InputSource::Stream(_) => false,

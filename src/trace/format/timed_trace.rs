@@ -16,6 +16,7 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
     about: "vLLM bench serve timed_trace: as mooncake, but for its unit of time, and blocks of 16 tokens",
     time_unit: "seconds",
     detected_by: "mooncake's fields with timestamps in seconds",
+    keys: &["timestamp", "input_length", "output_length", "hash_ids"],
     detect,
     read: Some(read),
     write: Some(write),

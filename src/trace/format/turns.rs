@@ -6,11 +6,12 @@
 
 use std::collections::VecDeque;
 
-use super::super::input::NumberedLines;
 use super::super::json::{LenientNumber, NestedRow, StringOrNumber, TextSize, parse, row};
 use super::super::session_table::SessionTable;
 use super::super::{Error, Trace, TraceProblem};
-use super::{ConversionLosses, EntryFields, InputSource, TraceFormat, has_keys, nanos, stream, text_writer};
+use super::{
+    ConversionLosses, EntryFields, InputSource, TraceFormat, has_keys, nanos, rows_of_lines, stream, text_writer,
+};
 use crate::trace_file::row::{PartKind, PromptPart, PromptShape, RequestParams, TraceEntry, TraceHeader, TurnContent};
 
 pub(super) const SINGLE: TraceFormat = TraceFormat {
@@ -19,6 +20,7 @@ pub(super) const SINGLE: TraceFormat = TraceFormat {
     about: "AIPerf single_turn: JSON Lines, texts made of words (only lengths are read)",
     time_unit: "milliseconds",
     detected_by: "rows with `text`, `texts`, `image` or the like",
+    keys: &["text"],
     detect: |source| CONTENT_KEYS.iter().any(|key| has_keys(source, &[key], &["input_length", "schema"])),
     read: Some(|source, _| read(source, &SINGLE)),
     write: Some(text_writer::write_single_turn),
@@ -34,6 +36,7 @@ pub(super) const MULTI: TraceFormat = TraceFormat {
     about: "AIPerf multi_turn: JSON Lines of sessions, texts made of words (only lengths are read)",
     time_unit: "milliseconds",
     detected_by: "rows with `turns`",
+    keys: &["session_id", "turns"],
     detect: |source| has_keys(source, &["turns"], &[]),
     read: Some(|source, _| read(source, &MULTI)),
     write: Some(text_writer::write_multi_turn),
@@ -92,40 +95,24 @@ fn read(source: InputSource, format: &'static TraceFormat) -> Result<Trace, Erro
         ..TraceHeader::new(format.name)
     };
     let sessions = SessionTable::new(&losses);
-    let mut rows =
-        TurnReader { lines, losses: losses.clone(), sessions, pending: VecDeque::new(), number: 0, failed: false };
-    let entries = Box::new(std::iter::from_fn(move || rows.next(multi)));
+    let mut turns = TurnReader { losses: losses.clone(), sessions, pending: VecDeque::new(), number: 0 };
+    let entries = rows_of_lines(lines, move |line, pending| {
+        turns.read_line(line, multi)?;
+        pending.append(&mut turns.pending);
+        Ok(())
+    });
     Ok(Trace { header, entries, losses })
 }
 
 struct TurnReader {
-    lines: NumberedLines,
     losses: ConversionLosses,
     /// Arrival and number of the previous turn.
     sessions: SessionTable<(u64, u32)>,
     pending: VecDeque<TraceEntry>,
     number: u64,
-    failed: bool,
 }
 
 impl TurnReader {
-    fn next(&mut self, multi: bool) -> Option<Result<TraceEntry, Error>> {
-        while self.pending.is_empty() && !self.failed {
-            let line = match self.lines.next_line()? {
-                Ok(line) => line.to_vec(),
-                Err(error) => {
-                    self.failed = true;
-                    return Some(Err(error));
-                }
-            };
-            if let Err(problem) = self.read_line(&line, multi) {
-                self.failed = true;
-                return Some(Err(self.lines.error_at_line(problem)));
-            }
-        }
-        self.pending.pop_front().map(Ok)
-    }
-
     fn read_line(&mut self, line: &[u8], multi: bool) -> Result<(), TraceProblem> {
         self.number += 1;
         if !multi {

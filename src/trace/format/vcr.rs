@@ -27,6 +27,7 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
     about: "vllm-vcr recordings: JSON Lines, every gap between tokens, ids of full blocks",
     time_unit: "milliseconds",
     detected_by: "a first row `meta`, or rows with `ttft_ms`",
+    keys: &["prompt_tokens", "output_tokens", "ttft_ms", "arrival_ms"],
     detect: |source| has_keys(source, &["meta"], &[]) || has_keys(source, &["prompt_tokens", "ttft_ms"], &[]),
     read: Some(read),
     write: Some(write),

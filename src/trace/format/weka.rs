@@ -33,6 +33,7 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
     about: "kv-cache-tester, AIPerf weka_trace: a JSON document per session, 64-token blocks",
     time_unit: "seconds",
     detected_by: "a document with `requests`",
+    keys: &["requests", "block_size"],
     detect,
     read: Some(read),
     write: Some(write),
