@@ -2,10 +2,9 @@
 //!
 //! The names come from the servers' sources: vLLM's `v1/metrics/loggers.py` (and the older names of its V0 engine),
 //! SGLang's `observability/metrics_collector.py`, TGI's `backend.rs` and `queue.rs`, llama.cpp's `server-task.cpp`,
-//! TensorRT-LLM's `metrics/collector.py` (trtllm-serve, at `/prometheus/metrics`) and the custom metrics of its Triton
-//! backend, Triton's own metrics, LMDeploy's `metrics/loggers.py`, Dynamo's `prometheus_names.rs`, NVIDIA's
-//! `dcgm-exporter`, and `nvidia_gpu_exporter`, which reads `nvidia-smi`. Dynamo's workers pass on the metrics of the
-//! engines that they run.
+//! LMDeploy's `metrics/loggers.py`, Dynamo's `prometheus_names.rs`, NVIDIA's `dcgm-exporter`, and `nvidia_gpu_exporter`,
+//! which reads `nvidia-smi`. Those of trtllm-serve (at `/prometheus/metrics`), of Triton and of its TensorRT-LLM backend
+//! are from documents about them; no such server has been scraped. Dynamo's workers pass on the metrics of their engines.
 
 use std::collections::BTreeMap;
 

@@ -275,7 +275,7 @@ mod tests {
         let points = |late: f64| -> Vec<Point> {
             let point = |number: u32| {
                 let (tokens, cached) = (f64::from(50 + number % 40 * 10), f64::from(7 + number % 3));
-                let noise = if number % 2 == 0 { 2e6 } else { -2e6 };
+                let noise = if number.is_multiple_of(2) { 2e6 } else { -2e6 };
                 ([1.0, tokens, 0.0, cached], 5e6 + 50_000.0 * tokens + noise + late * cached)
             };
             (0..60).map(point).collect()
