@@ -365,7 +365,7 @@ fn shapes_that_cannot_be_are_refused_by_name() {
         ("--rate 5 --requests 1 --lengths /nowhere", "--lengths: /nowhere"),
         (
             "--rate 5 --requests 1 --lengths Cargo.toml",
-            "can be told which it is; lengths are a trace, or lines of `ISL,OSL`",
+            "and any CSV or JSON Lines by `--columns`; lengths are a trace, or lines of `ISL,OSL`",
         ),
         ("--rate 5 --requests 1 --think 5", "expected a time from 1ms on"),
         ("--rate 5 --requests 1 --warm-prefixes", "--shared-prefix"),

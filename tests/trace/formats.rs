@@ -885,8 +885,8 @@ fn what_is_no_whole_trace_is_named_once_with_a_remedy() {
         (b"\n\n", "there is nothing in it"),
         (
             b"[1]\n",
-            "no known format of traces; `streamgauge trace convert --help` lists them, `--from` names one, and \
-             `--columns` reads any CSV or JSON Lines",
+            "no known format of traces; `streamgauge trace convert --help` lists them; it takes one by `--from`, \
+             and any CSV or JSON Lines by `--columns`",
         ),
     ] {
         let path = folder.path().join("t");

@@ -70,7 +70,7 @@ pub(in crate::cli) const SUBVERBS: [(&str, VerbHelp); 11] = [
                 ("Name the input format", "streamgauge trace convert day.csv --from burstgpt -o day.jsonl"),
                 (
                     "Name the columns of any CSV or JSON Lines",
-                    "streamgauge trace convert day.csv --columns time=ts:ms,input=prompt_tokens -o day.jsonl",
+                    "streamgauge trace convert day.csv --columns time=t,input=prompt -o day.jsonl",
                 ),
             ],
         },

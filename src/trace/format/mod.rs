@@ -205,8 +205,8 @@ pub fn detect(source: &InputSource) -> Result<&'static TraceFormat, String> {
         InputSource::Stream(stream) => match stream.sample_lines().next() {
             None => "there is nothing in it".to_owned(),
             Some(line) => format!(
-                "no known format of traces{}; `streamgauge trace convert --help` lists them, `--from` names one, and \
-                 `--columns` reads any CSV or JSON Lines",
+                "no known format of traces{}; `streamgauge trace convert --help` lists them; it takes one by `--from`, \
+                 and any CSV or JSON Lines by `--columns`",
                 nearest(line).unwrap_or_default()
             ),
         },
