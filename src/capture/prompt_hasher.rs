@@ -22,7 +22,7 @@ use super::key::{CaptureKey, push_purpose, reset_hasher, truncate};
 use super::media;
 use super::tokenizer::{MAX_TEXT_BYTES, PromptTokenizer, pieces};
 use crate::measure::dialect::prompt::{MediaLocation, Medium, PromptSink};
-use crate::trace_file::row::{PartKind, PromptPart};
+use crate::trace_file::row::PromptPart;
 
 /// Separates the digests of block ids.
 const BLOCK_PURPOSE: &[u8] = b"block";
@@ -298,19 +298,13 @@ impl PromptSink for PromptHasher {
         if self.digest.parts.len() == MAX_PARTS {
             return;
         }
-        let kind = match medium {
-            Medium::Image => PartKind::Image,
-            Medium::Audio => PartKind::Audio,
-            Medium::Video => PartKind::Video,
-            Medium::File => PartKind::File,
-        };
         let digits = text.trim_end_matches('=').len();
         let bytes = inline.then_some(digits as u64 * 3 / 4);
         let size = inline.then(|| {
             let head = text.as_bytes().get(..MEDIA_HEAD_BYTES).unwrap_or(text.as_bytes());
             media::dimensions(&LENIENT_BASE64.decode(head).ok()?)
         });
-        self.digest.parts.push(PromptPart { kind, bytes, size: size.flatten() });
+        self.digest.parts.push(PromptPart { kind: medium.into(), bytes, size: size.flatten() });
     }
 
     fn message_ends(&mut self, by_user: bool) {
@@ -332,6 +326,7 @@ mod tests {
     use super::*;
     use crate::measure::dialect::named;
     use crate::measure::dialect::prompt::RequestBody;
+    use crate::trace_file::row::PartKind;
 
     fn key() -> CaptureKey {
         let folder = tempfile::tempdir().unwrap();

@@ -36,3 +36,12 @@ impl<T> SessionTable<T> {
         self.states.insert(hash_text(name), what);
     }
 }
+
+impl SessionTable<u32> {
+    /// Position of the next row of this session in it, from 0.
+    pub fn next_turn(&mut self, name: &str) -> u32 {
+        let turn = self.get(name).map_or(0, |turn| turn.saturating_add(1));
+        self.insert(name, turn);
+        turn
+    }
+}

@@ -8,6 +8,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::measure::dialect::prompt::Medium;
 use crate::measure::record::{CountSource, Ending, FinishReason, Outcome};
 use crate::measure::request_class::ClassValues;
 use crate::measure::slo::{Metric, RequestSlo};
@@ -471,6 +472,17 @@ pub enum PartKind {
     Video,
     /// A document.
     File,
+}
+
+impl From<Medium> for PartKind {
+    fn from(medium: Medium) -> Self {
+        match medium {
+            Medium::Image => Self::Image,
+            Medium::Audio => Self::Audio,
+            Medium::Video => Self::Video,
+            Medium::File => Self::File,
+        }
+    }
 }
 
 impl PartKind {

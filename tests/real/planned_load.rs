@@ -1,11 +1,10 @@
 //! A plan for the load that AIPerf sends, checked by running it: what one replica is planned for it holds, and what needs
 //! more it does not hold alone.
 
-use serde_json::Value;
 use tempfile::tempdir;
 
 use super::clients::url;
-use super::program::{ProxyProcess, streamgauge};
+use super::program::{ProxyProcess, json_of, streamgauge};
 use super::{processes, tools};
 
 const SLO: &str = "--slo=chat: ttft<=1s";
@@ -15,12 +14,6 @@ const REPLICA: [&str; 1] = ["--max-num-seqs=4"];
 const LENGTH: [&str; 3] = ["--duration=20s", "--max-lag=1h", "--no-audit"];
 /// Nothing in reserve, so that the replicas are those of the arrivals.
 const NO_RESERVES: [&str; 3] = ["--headroom=0%", "--fail=0", "--start-up=0s"];
-
-fn json_of(arguments: &[&str]) -> Value {
-    let done = streamgauge(arguments);
-    assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
-    serde_json::from_slice(&done.stdout).unwrap()
-}
 
 #[test]
 #[ignore = "needs vLLM and AIPerf: tests/run --real"]

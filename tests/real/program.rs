@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use serde_json::Value;
+
 use super::compare::only;
 use super::http_client::{get, get_with};
 use super::processes::{ChildProcess, SOON, address, until};
@@ -83,6 +85,13 @@ impl ProxyProcess {
 pub(crate) fn streamgauge(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
     command.args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap()
+}
+
+/// The JSON that a verb prints; the verb must succeed.
+pub(crate) fn json_of(arguments: &[&str]) -> Value {
+    let done = streamgauge(arguments);
+    assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+    serde_json::from_slice(&done.stdout).unwrap()
 }
 
 /// Over the series with all these labels: the sum of counters or proxies, or of histograms' sums.

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use nix::sys::signal::Signal;
-use serde_json::{Value, json};
+use serde_json::json;
 use tempfile::tempdir;
 
 use super::aiperf_trace::{TRACE, rows, trace};
 use super::http_client::get;
-use super::program::{ProxyProcess, streamgauge, sum};
+use super::program::{ProxyProcess, json_of, sum};
 use super::support::metrics_parser;
 use super::tools::Tool;
 use super::{processes, tools};
@@ -21,12 +21,6 @@ const SPEED: u64 = 5;
 const LENGTHS: [&str; 4] = ["--isl", "0.0078125x", "--osl", "0.0625x"];
 /// How far an arrival may be off, on a busy machine.
 const TOLERANCE_MS: f64 = 100.0;
-
-fn json_of(arguments: &[&str]) -> Value {
-    let done = streamgauge(arguments);
-    assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
-    serde_json::from_slice(&done.stdout).unwrap()
-}
 
 /// Replays the scaled trace against an engine, which counts prompts under the first of these names and replies under the
 /// second.

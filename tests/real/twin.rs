@@ -8,7 +8,7 @@ use tempfile::{TempDir, tempdir};
 
 use super::aiperf_trace::trace;
 use super::clients::url;
-use super::program::{ProxyProcess, streamgauge};
+use super::program::{ProxyProcess, json_of, streamgauge};
 use super::tools::Tool;
 use super::{processes, tools};
 
@@ -141,12 +141,6 @@ impl Subject<'_> {
 fn median<const N: usize>(mut values: [f64; N]) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values[N / 2]
-}
-
-fn json_of(arguments: &[&str]) -> Value {
-    let done = streamgauge(arguments);
-    assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
-    serde_json::from_slice(&done.stdout).unwrap()
 }
 
 #[test]

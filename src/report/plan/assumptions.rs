@@ -1,7 +1,7 @@
 //! Every assumption of a plan, in sentences.
 
 use super::tables::money;
-use super::{CapacityPlan, Traffic};
+use super::{CapacityPlan, ReplicaCost, Traffic};
 use crate::report::text::gpu_count;
 
 /// Returns the assumptions. Each is a sentence without its full stop.
@@ -40,17 +40,7 @@ pub(super) fn assumptions(plan: &CapacityPlan, traffic: &Traffic) -> Vec<String>
         });
         list.push(format!("every day repeats the {:.1} min of the traffic", plan.traffic.seconds / 60.0));
     }
-    list.push(match (cost.gpus, cost.dollars_per_gpu_hour) {
-        (None, _) => "GPUs of a replica are unknown (--gpus-per-replica)".to_owned(),
-        (Some(gpus), None) => format!("a replica has {}; their price is unknown (--price)", gpu_count(gpus)),
-        (Some(gpus), Some(price)) => {
-            let price = money(price);
-            format!(
-                "a replica has {}; each costs {price} an hour from the order of the replica on, used or not",
-                gpu_count(gpus)
-            )
-        }
-    });
+    list.push(replica_price(cost));
     if plan.miss_share.is_some() {
         list.push(
             "between two levels, up to the throughput of a saturated one, misses grow in a straight line; in truth they grow later"
@@ -68,4 +58,17 @@ pub(super) fn assumptions(plan: &CapacityPlan, traffic: &Traffic) -> Vec<String>
         list.push(format!("a replica draws the power of level {} at all times", level.name));
     }
     list
+}
+
+/// GPUs of a replica, and their price.
+pub(super) fn replica_price(cost: &ReplicaCost) -> String {
+    match (cost.gpus, cost.dollars_per_gpu_hour) {
+        (None, _) => "GPUs of a replica are unknown (--gpus-per-replica)".to_owned(),
+        (Some(gpus), None) => format!("a replica has {}; their price is unknown (--price)", gpu_count(gpus)),
+        (Some(gpus), Some(price)) => format!(
+            "a replica has {}; each costs {} an hour from the order of the replica on, used or not",
+            gpu_count(gpus),
+            money(price)
+        ),
+    }
 }

@@ -9,7 +9,7 @@ use crate::measure::dialect::for_path;
 use crate::measure::dialect::prompt::{MediaLocation, Medium, PromptSink, RequestBody, charge_walk};
 use crate::measure::record::CountSource;
 use crate::measure::work_budget::{ReserveLimits, WorkBudget, WorkReserve};
-use crate::trace_file::row::{PartKind, PromptPart, RequestParams, TraceEntry};
+use crate::trace_file::row::{PromptPart, RequestParams, TraceEntry};
 
 /// Only the number of values limits a body: reading a file delays no traffic.
 const RESERVE: ReserveLimits = ReserveLimits { max_work: u64::MAX, nanos_per_unit: 1 };
@@ -50,14 +50,8 @@ impl PromptSink for PromptSize {
     }
 
     fn part(&mut self, medium: Medium, _: MediaLocation<'_>) {
-        let kind = match medium {
-            Medium::Image => PartKind::Image,
-            Medium::Audio => PartKind::Audio,
-            Medium::Video => PartKind::Video,
-            Medium::File => PartKind::File,
-        };
         if self.parts.len() < MAX_PARTS {
-            self.parts.push(PromptPart { kind, bytes: None, size: None });
+            self.parts.push(PromptPart { kind: medium.into(), bytes: None, size: None });
         }
     }
 

@@ -147,11 +147,7 @@ fn entry(
     }
     entry.timing.first_token = nanos(FIRST_TOKEN);
     entry.timing.ended = nanos(END);
-    if let Some(session) = &entry.session {
-        let turn = turns.get(session).map_or(0, |turn| turn.saturating_add(1));
-        turns.insert(session, turn);
-        entry.turn = Some(turn);
-    }
+    entry.turn = entry.session.as_deref().map(|session| turns.next_turn(session));
     Ok(entry)
 }
 

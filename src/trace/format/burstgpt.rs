@@ -81,11 +81,7 @@ fn read(source: InputSource, _: &ReadOptions) -> Result<Trace, Error> {
             prompt: PromptShape { tokens: Some(count(&cells, request, REQUEST)?), ..PromptShape::default() },
             ..TraceEntry::default()
         };
-        if let Some(session) = &entry.session {
-            let turn = turns.get(session).map_or(0, |turn| turn.saturating_add(1));
-            turns.insert(session, turn);
-            entry.turn = Some(turn);
-        }
+        entry.turn = entry.session.as_deref().map(|session| turns.next_turn(session));
         entry.timing.ended = present(elapsed).map(|at| secs(at, ELAPSED)).transpose()?;
         Ok(Some(entry))
     });

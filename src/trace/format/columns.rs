@@ -234,11 +234,7 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
         };
         entry.timing.first_token = map.nanos(ColumnField::Ttft, &cells)?;
         entry.timing.ended = map.nanos(ColumnField::Duration, &cells)?;
-        if let Some(session) = &entry.session {
-            let turn = turns.get(session).map_or(0, |turn| turn.saturating_add(1));
-            turns.insert(session, turn);
-            entry.turn = Some(turn);
-        }
+        entry.turn = entry.session.as_deref().map(|session| turns.next_turn(session));
         Ok(Some(entry))
     });
     Ok(Trace { header, entries, losses })

@@ -147,9 +147,8 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
         entry.timing.first_token = request.ttft_ms.map(|ms| nanos("request.ttft_ms", ms, 1e6)).transpose()?;
         entry.timing.ended = request.total_time_ms.map(|ms| nanos("request.total_time_ms", ms, 1e6)).transpose()?;
         if let Some(StringOrNumber(session)) = event.agent_context.and_then(|NestedRow(agent)| agent.session_id) {
-            let turn = turns.get(&session).map_or(0, |turn| turn.saturating_add(1));
-            turns.insert(&session, turn);
-            (entry.session, entry.turn) = (Some(session), Some(turn));
+            entry.turn = Some(turns.next_turn(&session));
+            entry.session = Some(session);
         }
         Ok(Some(entry))
     });

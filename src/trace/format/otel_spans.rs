@@ -158,9 +158,7 @@ fn read(source: InputSource, _: &ReadOptions) -> Result<Trace, Error> {
             }
             let mut entry = span.entry(&zero)?;
             if let Some(session) = span.text("gen_ai.conversation.id") {
-                let turn = turns.get(session).map_or(0, |turn| turn.saturating_add(1));
-                turns.insert(session, turn);
-                (entry.session, entry.turn) = (Some(session.to_owned()), Some(turn));
+                (entry.session, entry.turn) = (Some(session.to_owned()), Some(turns.next_turn(session)));
             }
             pending.push_back(entry);
         }

@@ -105,9 +105,8 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
             ..TraceEntry::default()
         };
         if let Some(StringOrNumber(session)) = row.session_id {
-            let turn = turns.get(&session).map_or(0, |turn| turn.saturating_add(1));
-            turns.insert(&session, turn);
-            (entry.session, entry.turn) = (Some(session), Some(turn));
+            entry.turn = Some(turns.next_turn(&session));
+            entry.session = Some(session);
         }
         if let Some(NestedRow(chunks)) = row.hash_ids.filter(|_| !lengths.is_empty()) {
             entry.prompt.blocks = block_ids(&chunks, &lengths, tokens, &counted);

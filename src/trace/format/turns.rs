@@ -95,12 +95,8 @@ fn read(source: InputSource, format: &'static TraceFormat) -> Result<Trace, Erro
         ..TraceHeader::new(format.name)
     };
     let sessions = SessionTable::new(&losses);
-    let mut turns = TurnReader { losses: losses.clone(), sessions, pending: VecDeque::new(), number: 0 };
-    let entries = rows_of_lines(lines, move |line, pending| {
-        turns.read_line(line, multi)?;
-        pending.append(&mut turns.pending);
-        Ok(())
-    });
+    let mut turns = TurnReader { losses: losses.clone(), sessions, number: 0 };
+    let entries = rows_of_lines(lines, move |line, pending| turns.read_line(line, multi, pending));
     Ok(Trace { header, entries, losses })
 }
 
@@ -108,16 +104,16 @@ struct TurnReader {
     losses: ConversionLosses,
     /// Arrival and number of the previous turn.
     sessions: SessionTable<(u64, u32)>,
-    pending: VecDeque<TraceEntry>,
     number: u64,
 }
 
 impl TurnReader {
-    fn read_line(&mut self, line: &[u8], multi: bool) -> Result<(), TraceProblem> {
+    fn read_line(&mut self, line: &[u8], multi: bool, rows: &mut VecDeque<TraceEntry>) -> Result<(), TraceProblem> {
         self.number += 1;
         if !multi {
             let turn: Turn = parse(line, &self.losses)?;
-            return self.push_turn(turn, None, 0);
+            rows.push_back(self.turn(turn, None, 0)?);
+            return Ok(());
         }
         let conversation: Conversation = parse(line, &self.losses)?;
         let session =
@@ -129,11 +125,14 @@ impl TurnReader {
         let mut turns = turns.into_iter().map(|NestedRow(turn)| turn);
         let system = turns.by_ref().take(usize::from(begins && hoisted)).map(|turn| turn.bytes()).sum();
         let mut systems = std::iter::once(system).chain(std::iter::repeat(0));
-        turns.try_for_each(|turn| self.push_turn(turn, Some(session.clone()), systems.next().unwrap_or(0)))
+        turns.try_for_each(|turn| {
+            rows.push_back(self.turn(turn, Some(session.clone()), systems.next().unwrap_or(0))?);
+            Ok(())
+        })
     }
 
-    /// Adds a turn; `system` is the bytes of the system prompt before it.
-    fn push_turn(&mut self, row: Turn, session: Option<String>, system: u64) -> Result<(), TraceProblem> {
+    /// The row of a turn; `system` is the bytes of the system prompt before it.
+    fn turn(&mut self, row: Turn, session: Option<String>, system: u64) -> Result<TraceEntry, TraceProblem> {
         let text = system + row.bytes();
         let session = session.or(row.session_id.map(|StringOrNumber(session)| session));
         let extra = row.extra.map(|NestedRow(extra)| extra).unwrap_or_default();
@@ -170,7 +169,6 @@ impl TurnReader {
             self.sessions.insert(session, (entry.at, turn));
         }
         entry.session = session;
-        self.pending.push_back(entry);
-        Ok(())
+        Ok(entry)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Residual;
-use super::robust::{COLUMNS, PlaneFit, Point, ROUNDS, fit_plane};
+use super::robust::{COLUMNS, PlaneFit, Point, ROUNDS, fit_plane_to};
 use super::steps::EngineStep;
 use crate::twin::model::{Estimate, Parameter};
 
@@ -49,14 +49,7 @@ impl DecodeFit {
         // Sequences of one length, or always the same number of them, determine fewer coefficients.
         let kept =
             [[true; COLUMNS], [true, true, false, false], [true, false, true, false], [true, false, false, false]];
-        let plane = kept.into_iter().find_map(|kept| {
-            let part = |(columns, gap): &Point| {
-                let mut part = *columns;
-                part.iter_mut().zip(kept).for_each(|(column, kept)| *column *= f64::from(u8::from(kept)));
-                (part, *gap)
-            };
-            fit_plane(&points.iter().map(part).collect::<Vec<_>>(), ROUNDS)
-        })?;
+        let plane = kept.into_iter().find_map(|kept| fit_plane_to(&points, kept, ROUNDS))?;
         Some(Self { plane, largest, typical })
     }
 

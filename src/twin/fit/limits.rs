@@ -43,11 +43,11 @@ impl LimitsFit {
         let largest = steps.iter().map(|step| step.decoding).max().unwrap_or(1).max(1);
         let limit = sequence_limit(requests, prefill.front_end());
         // Steps in which the scheduler left requests waiting though it computed no prompt.
-        let blocked: Vec<&EngineStep> = steps
+        let blocked = steps
             .iter()
             .filter(|step| step.waiting > 0 && step.is_decode())
             .filter(|step| step.gap.is_some_and(|gap| (gap / decode.predict(step) - 1.0).abs() < DECODE_TOLERANCE))
-            .collect();
+            .count();
         let max_num_seqs = match limit.map(f64::from) {
             Some(limit) => Estimate { value: Some(limit), low: Some(limit), high: Some(limit), assumed: None },
             // vLLM's default, unless more have run.
@@ -57,7 +57,7 @@ impl LimitsFit {
         let blocks = |step: &EngineStep| ((step.context - step.cached) / block + f64::from(step.decoding) / 2.0).ceil();
         let used = steps.iter().map(blocks).fold(1.0, f64::max);
         // Where steps vary by more, one with a chunk of a prompt looks like one without.
-        let is_blocked = blocked.len() >= MIN_STEPS && decode.is_within(DECODE_TOLERANCE, steps);
+        let is_blocked = blocked >= MIN_STEPS && decode.is_within(DECODE_TOLERANCE, steps);
         let kv_blocks = match limit.is_none() && is_blocked {
             true => Estimate::range(Some(used), Some(used * 1.25), used * 1.05),
             false => Estimate::range(Some(used), None, (used * 4.0).max(16_384.0)),

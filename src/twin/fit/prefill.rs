@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Residual;
 use super::decode::{DecodeFit, estimate_of};
 use super::observation::ObservedRequest;
-use super::robust::{COLUMNS, FEW_ROUNDS, PlaneFit, Point, ROUNDS, fit_plane};
+use super::robust::{COLUMNS, FEW_ROUNDS, PlaneFit, Point, ROUNDS, fit_plane, fit_plane_to};
 use super::steps::EngineStep;
 use crate::twin::model::{Estimate, Parameter};
 
@@ -161,14 +161,7 @@ impl PrefillFit {
 /// The cost of prompts. A cost of attention or of cached tokens that the points do not show is left out: its accidental
 /// value would be multiplied by longer prompts and larger caches than were seen.
 fn plane_of(points: &[Point]) -> Option<PlaneFit> {
-    let fit = |kept: [bool; COLUMNS]| {
-        let part = |(columns, time): &Point| {
-            let mut part = *columns;
-            part.iter_mut().zip(kept).for_each(|(column, kept)| *column *= f64::from(u8::from(kept)));
-            (part, *time)
-        };
-        fit_plane(&points.iter().map(part).collect::<Vec<_>>(), ROUNDS).filter(|plane| plane.coefficients[1] > 0.0)
-    };
+    let fit = |kept| fit_plane_to(points, kept, ROUNDS).filter(|plane| plane.coefficients[1] > 0.0);
     let kept = [[true; COLUMNS], [true, true, false, true], [true, true, false, false], [false, true, false, false]];
     let (mut kept, mut plane) = kept.into_iter().find_map(|kept| Some((kept, fit(kept)?)))?;
     for column in [3, 2] {

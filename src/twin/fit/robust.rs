@@ -52,6 +52,12 @@ pub(super) fn fit_plane(points: &[Point], rounds: usize) -> Option<PlaneFit> {
     }
 }
 
+/// [`fit_plane`] to some of the columns.
+pub(super) fn fit_plane_to(points: &[Point], kept: [bool; COLUMNS], rounds: usize) -> Option<PlaneFit> {
+    let part = |(columns, y): &Point| (std::array::from_fn(|at| if kept[at] { columns[at] } else { 0.0 }), *y);
+    fit_plane(&points.iter().map(part).collect::<Vec<_>>(), rounds)
+}
+
 fn fit_columns(points: &[Point], used: [bool; COLUMNS], rounds: usize) -> Option<PlaneFit> {
     let count = used.iter().filter(|used| **used).count();
     if count == 0 || points.len() < count {

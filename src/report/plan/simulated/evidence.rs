@@ -7,8 +7,7 @@ use super::goals::{SimulatedGoals, TwinView};
 use super::need::NeedSearch;
 use super::windows::SimulatedWindows;
 use super::{SimulatedPlan, SimulatedPlanWindow};
-use crate::report::plan::tables::money;
-use crate::report::text::gpu_count;
+use crate::report::plan::assumptions::replica_price;
 use crate::report::warnings::WarningText;
 
 /// A quantity is beyond the fitted one from this factor on.
@@ -112,15 +111,7 @@ impl SimulatedPlan {
             _ => format!("a replica is ordered {} before it is needed, with an empty cache", reserves.start_up()),
         });
         list.push(format!("every day repeats the {:.1} min of the traffic", traffic.seconds / 60.0));
-        list.push(match (cost.gpus, cost.dollars_per_gpu_hour) {
-            (None, _) => "GPUs of a replica are unknown (--gpus-per-replica)".to_owned(),
-            (Some(gpus), None) => format!("a replica has {}; their price is unknown (--price)", gpu_count(gpus)),
-            (Some(gpus), Some(price)) => format!(
-                "a replica has {}; each costs {} an hour from the order of the replica on, used or not",
-                gpu_count(gpus),
-                money(price)
-            ),
-        });
+        list.push(replica_price(cost));
         list
     }
 
