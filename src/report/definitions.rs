@@ -15,13 +15,15 @@
 //! | window of rates | first planned moment to last end, of all | first t₀ to last end, of all | likewise | likewise | likewise | likewise |
 //! | from planned | also | – | – | – | – | – |
 //!
-//! | | `genai-perf` | `llmperf` f1d6bed | `nim` guide | `mlperf` LoadGen b66003e |
-//! |---|---|---|---|---|
-//! | TTFT | t₁ − t₀ | t₁ − t₀ | t₁ − t₀ | t₁ − planned |
-//! | E2E | tₗ − t₀ | end − t₀ | end − t₀ | end − planned |
-//! | ITL | per request (tₗ − t₁) ÷ (n − 1) | per request (tₗ − t₀) ÷ n: TTFT is in it | per request (end − t₁) ÷ (n − 1) | – |
-//! | TPOT | – | – | – | (end − t₁) ÷ (n − 1) |
-//! | tokens/s per user | 1 ÷ ITL | – | 1 ÷ ITL | – |
+//! | | `genai-perf` | `llmperf` f1d6bed | `nim` guide | `databricks` guide | `mlperf` LoadGen b66003e |
+//! |---|---|---|---|---|---|
+//! | TTFT | t₁ − t₀ | t₁ − t₀ | t₁ − t₀ | t₁ − t₀ | t₁ − planned |
+//! | E2E | tₗ − t₀ | end − t₀ | end − t₀ | end − t₀ | end − planned |
+//! | ITL | per request (tₗ − t₁) ÷ (n − 1) | per request (tₗ − t₀) ÷ n: TTFT is in it | per request (end − t₁) ÷ (n − 1) | – | – |
+//! | TPOT | – | – | – | (end − t₁) ÷ n | (end − t₁) ÷ (n − 1) |
+//! | tokens/s per user | 1 ÷ ITL | – | 1 ÷ ITL | – | – |
+//!
+//! Databricks' guide writes E2E = TTFT + TPOT × n.
 //!
 //! LLMPerf counts tokens with Llama's tokenizer, whatever the model; here n is as counted.
 //!
@@ -67,6 +69,8 @@ pub enum Definitions {
     Llmperf,
     /// NVIDIA's benchmarking guide for NIM.
     Nim,
+    /// Databricks' guide to benchmarking an LLM endpoint.
+    Databricks,
     /// MLPerf Inference's LoadGen.
     Mlperf,
 }
@@ -88,7 +92,7 @@ pub struct RequestTimes {
 
 impl Definitions {
     /// All definitions.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Streamgauge,
         Self::Aiperf,
         Self::Vllm,
@@ -98,6 +102,7 @@ impl Definitions {
         Self::GenaiPerf,
         Self::Llmperf,
         Self::Nim,
+        Self::Databricks,
         Self::Mlperf,
     ];
 
@@ -113,6 +118,7 @@ impl Definitions {
             Self::GenaiPerf => "genai-perf",
             Self::Llmperf => "llmperf",
             Self::Nim => "nim",
+            Self::Databricks => "databricks",
             Self::Mlperf => "mlperf",
         }
     }
@@ -176,14 +182,11 @@ impl Definitions {
         let end = self.end(request);
         let e2e = end.map(|end| end.since(start));
         let tokens = self.tokens(request);
+        let by_tokens = |time: Option<Gap>| divided(time?, tokens?);
         if !request.streamed {
             return match self {
                 Self::Sglang => RequestTimes { ttft: e2e, e2e, ..RequestTimes::default() },
-                Self::Guidellm => RequestTimes {
-                    tpot: e2e.zip(tokens).and_then(|(e2e, tokens)| divided(e2e, tokens)),
-                    e2e,
-                    ..RequestTimes::default()
-                },
+                Self::Guidellm => RequestTimes { tpot: by_tokens(e2e), e2e, ..RequestTimes::default() },
                 _ => RequestTimes { e2e, ..RequestTimes::default() },
             };
         }
@@ -207,12 +210,10 @@ impl Definitions {
             Self::Vllm => times.tpot = per_token(between(first, last)),
             Self::Sglang | Self::Otel | Self::Mlperf => times.tpot = per_token(between(first, end)),
             Self::Nim => times.mean_itl = per_token(between(first, end)),
-            Self::Llmperf => {
-                times.mean_itl =
-                    between(Some(start), last).zip(tokens).and_then(|(time, tokens)| divided(time, tokens));
-            }
+            Self::Databricks => times.tpot = by_tokens(between(first, end)),
+            Self::Llmperf => times.mean_itl = by_tokens(between(Some(start), last)),
             Self::Guidellm => {
-                times.tpot = between(Some(start), last).zip(tokens).and_then(|(time, tokens)| divided(time, tokens));
+                times.tpot = by_tokens(between(Some(start), last));
                 times.mean_itl = per_token(between(first, last));
             }
         }
@@ -241,7 +242,7 @@ impl Definitions {
         }
         match self.gap_value() {
             Some(value) => request.events.iter().for_each(|event| one(ReportMetric::Itl, Some(value(event)))),
-            // Otel and MLPerf have no mean ITL either.
+            // Some have no mean ITL either.
             None => (0..weight(tokens.saturating_sub(1))).for_each(|_| one(ReportMetric::Itl, times.mean_itl)),
         }
         if request.streamed {

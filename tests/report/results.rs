@@ -187,6 +187,8 @@ fn each_tools_definitions_give_that_tools_results() {
         ("llmperf", "e2e", &[250.0, 300.0, 400.0]),
         ("nim", "itl", &[25.0, 100.0]),
         ("nim", "e2e", &[250.0, 300.0, 400.0]),
+        ("databricks", "tpot", &[150.0 / 7.0, 50.0]),
+        ("databricks", "e2e", &[250.0, 300.0, 400.0]),
     ] {
         let report = report(&["--definitions", whose]);
         assert_eq!(report["definitions"], whose);
@@ -212,6 +214,7 @@ fn each_tools_definitions_give_that_tools_results() {
     for (whose, metric) in [
         ("aiperf", "tpot"),
         ("llmperf", "tpot"),
+        ("databricks", "itl"),
         ("mlperf", "itl"),
         ("otel", "itl"),
         ("vllm", "tokens_per_second_per_user"),
