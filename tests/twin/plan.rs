@@ -127,6 +127,20 @@ fn reserves_add_replicas_and_traffic() {
 }
 
 #[test]
+fn the_router_decides_how_many_replicas_are_needed() {
+    let place = place();
+    let replicas = |router: &str| {
+        let plan = json(place.path(), &["--slo", SLO, "--fail", "0", "--router", router]);
+        assert_eq!(plan["twin"]["router"], router);
+        let told = plan["assumptions"].to_string();
+        assert!(told.contains(&format!("a router spreads the requests over them: {router}")), "{told}");
+        plan["fleet"]["peak_replicas"].as_u64().unwrap()
+    };
+    // Three requests at once need two replicas. As every prompt is long, only the second half of a fleet serves.
+    assert_eq!(["round-robin", "least-loaded", "length:1"].map(replicas), [2, 2, 4]);
+}
+
+#[test]
 fn a_goal_that_no_fleet_keeps_is_named() {
     let place = place();
     let plan = json(place.path(), &["--slo", "itl.p99<=99ms", "--fail", "0"]);
@@ -156,4 +170,9 @@ fn every_form_says_that_it_is_simulated_and_the_wrong_question_is_answered() {
     assert!(without.contains("--slo"), "{without}");
     let both = wrong(&["--twin", "twin.json", "--measured", "sweep", "--traffic", "traffic.jsonl", "--slo", SLO]);
     assert!(both.contains("cannot be used with"), "{both}");
+    let twin = ["--twin", "twin.json", "--traffic", "traffic.jsonl", "--slo", SLO, "--router"];
+    let unknown = wrong(&[&twin[..], &["random"]].concat());
+    assert!(unknown.contains("--router: a router is round-robin"), "{unknown}");
+    let pools = wrong(&[&twin[..], &["pools:prefill=1,decode=1"]].concat());
+    assert!(pools.contains("it fixes the replicas, which a plan looks for; remedy: compare pools"), "{pools}");
 }

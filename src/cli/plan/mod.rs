@@ -79,6 +79,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "TWIN", value_hint = ValueHint::FilePath, group = "capacity", requires = "objectives")]
     twin: Option<PathBuf>,
 
+    /// Router of the simulated replicas: round-robin, least-loaded, session, prefix or length:TOKENS
+    #[arg(long, value_name = "ROUTER", default_value = "round-robin", conflicts_with = "measured")]
+    router: String,
+
     /// Plan with the series that has this level, if the levels of the sweep differ in more than their load
     #[arg(long, value_name = "LEVEL", conflicts_with = "twin")]
     series: Option<String>,
@@ -161,7 +165,7 @@ impl Args {
             Err(error) => return Ok(usage_error(&error)),
         };
         let path = Path::new(&self.traffic);
-        let plan = match TwinQuestion::new(twin, (path, &traffic), &self.objectives, reserves) {
+        let plan = match TwinQuestion::new((twin, &self.router), (path, &traffic), &self.objectives, reserves) {
             Ok(question) => question.answer(cost)?,
             Err(error) => return Ok(usage_error(&error)),
         };

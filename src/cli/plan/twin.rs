@@ -45,7 +45,7 @@ pub(super) struct TwinQuestion<'a> {
 impl<'a> TwinQuestion<'a> {
     /// Reads the twin, and checks that it can answer.
     pub(super) fn new(
-        twin: &Path,
+        (twin, router): (&Path, &str),
         (path, traffic): (&'a Path, &'a Traffic),
         objectives: &[PlanObjective],
         reserves: Reserves,
@@ -55,8 +55,13 @@ impl<'a> TwinQuestion<'a> {
             "--traffic {}: a rate has no requests to simulate; remedy: name a capture or a trace, or plan with --measured",
             traffic.source
         );
+        let parsed: Router = router.parse().map_err(|why| anyhow::anyhow!("--router: {why}"))?;
+        anyhow::ensure!(
+            parsed.replicas().is_none(),
+            "--router {router}: it fixes the replicas, which a plan looks for; remedy: compare pools with `streamgauge twin run`"
+        );
         let model = TwinModel::read(twin)?;
-        let fleets = model.fleets(&[], None, Router::RoundRobin).map_err(anyhow::Error::msg)?;
+        let fleets = model.fleets(&[], None, parsed).map_err(anyhow::Error::msg)?;
         let count = fleets.len();
         let fleet = fleets.into_iter().next().filter(|_| count == 1).ok_or_else(|| {
             anyhow::anyhow!(
@@ -75,6 +80,7 @@ impl<'a> TwinQuestion<'a> {
         let batch = fleet.engines.iter().map(|engine| engine.max_num_seqs).max().unwrap_or(1);
         let twin = PlanTwin {
             path: twin.display().to_string(),
+            router: router.to_owned(),
             held_out: held_out(&model),
             fitted: model.fitted().map(limits),
             admission: batch.saturating_mul(MAX_BATCHES),

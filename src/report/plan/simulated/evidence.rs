@@ -85,7 +85,7 @@ impl SimulatedPlan {
     pub(super) fn assumptions(&self) -> Vec<String> {
         let Self { reserves, cost, traffic, .. } = self;
         let mut list = vec![
-            "every replica is like the twin, and requests go to one replica after the other (round-robin)".to_owned(),
+            format!("every replica is like the twin, and a router spreads the requests over them: {}", self.twin.router),
             "a later turn comes its recorded pause after the simulated end of the turn before; nobody sends a missed request again"
                 .to_owned(),
             format!("each window of {:.0} s keeps the goals by itself, and at least one replica serves", traffic.window_s),

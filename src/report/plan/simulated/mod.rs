@@ -47,6 +47,8 @@ use windows::SimulatedWindows;
 pub struct PlanTwin {
     /// Path.
     pub path: String,
+    /// Router of its replicas, as typed.
+    pub router: String,
     /// Its error on held-out rows, in a sentence.
     pub held_out: String,
     /// The most that its fit has seen.
