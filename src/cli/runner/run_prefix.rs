@@ -29,8 +29,8 @@ const POLL_INTERVAL: Gap = Gap::from_millis(500);
 const START_DELAY: Gap = Gap::from_millis(5_000);
 /// Longest wait for the other shards: a node that has to be added first takes some minutes.
 const MEETING_TIMEOUT: Gap = Gap::from_millis(1_800_000);
-/// Attempts to put an object.
-const PUT_ATTEMPTS: u32 = 5;
+/// Pause before the last attempt to put an object. Pauses double, so a storage may be away for a minute.
+const MAX_PUT_PAUSE: Gap = Gap::from_millis(32_000);
 /// Maximum size of an uploaded file: it is held in memory, and put in one request.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
@@ -130,7 +130,7 @@ impl RunPrefix {
 
     /// Puts an object. One with other content is an error, unless `may_exist`.
     fn put(&self, key: &str, bytes: Bytes, may_exist: bool) -> anyhow::Result<()> {
-        let mut attempt = 1;
+        let mut pause = POLL_INTERVAL;
         loop {
             match self.bucket.create(key, &bytes) {
                 Ok(is_stored) if is_stored || may_exist => return Ok(()),
@@ -138,10 +138,11 @@ impl RunPrefix {
                     "{} exists already; remedy: give each load a prefix of its own",
                     self.bucket.url_of(key)
                 ),
-                Err(error) if attempt == PUT_ATTEMPTS => return Err(error.into()),
-                Err(_) => attempt += 1,
+                Err(StorageError::Failed(_)) if pause <= MAX_PUT_PAUSE => {}
+                Err(error) => return Err(error.into()),
             }
-            rest(POLL_INTERVAL);
+            rest(pause);
+            pause = Gap::from_nanos(pause.as_nanos() * 2);
         }
     }
 }

@@ -6,6 +6,7 @@
 mod forwarder;
 mod instances;
 mod server;
+mod shards;
 
 use std::collections::BTreeSet;
 use std::fs;
