@@ -115,6 +115,11 @@ impl RequestObserver {
         }
     }
 
+    /// Whether this is a health probe.
+    pub(super) fn is_probe(&self) -> bool {
+        self.observer.as_ref().is_some_and(|observer| observer.shape().probe.is_some())
+    }
+
     /// The request's dialect, if already known.
     pub(super) fn dialect(&self) -> Option<&'static Dialect> {
         self.observer.as_ref()?.shape().dialect

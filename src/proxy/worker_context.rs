@@ -26,6 +26,8 @@ use crate::measure::work_budget::{FORWARDING_RESERVE, WorkReserve};
 /// Beside a successor, a recently used connection stays open this long for another request. A response can announce the
 /// close; a close between two requests may race with the next one.
 const HANDOVER_IDLE_TIMEOUT: Gap = Gap::from_millis(5_000);
+/// Health probes that may be open beyond `max_streams`: a kubelet that gets no answer kills the server with its streams.
+const MAX_EXTRA_PROBES: usize = 16;
 
 /// A worker's state, shared by its tasks.
 pub(super) struct WorkerContext {
@@ -79,10 +81,16 @@ impl WorkerContext {
         &self.levels
     }
 
-    /// Reserves an open stream, if fewer than `limit` are open. The permit lasts until the stream's last byte.
-    pub(super) fn admit(self: &Rc<Self>, limit: usize) -> Option<StreamPermit> {
+    /// Reserves an open stream, if the limit allows another one. The permit lasts until the stream's last byte.
+    ///
+    /// # Errors
+    /// If `max_streams` are open, and further health probes too.
+    pub(super) fn admit(self: &Rc<Self>, is_probe: bool) -> Result<StreamPermit, ProxyError> {
+        let limit = self.config().limits.streams;
+        let extra = if is_probe { MAX_EXTRA_PROBES } else { 0 };
         let permit = StreamPermit(Rc::clone(self));
-        (self.shared.open_streams.fetch_add(1, Ordering::Relaxed) < limit).then_some(permit)
+        let is_free = self.shared.open_streams.fetch_add(1, Ordering::Relaxed) < limit.saturating_add(extra);
+        is_free.then_some(permit).ok_or_else(|| ProxyError::too_many_streams(limit))
     }
 
     /// What all of this worker's bodies share.

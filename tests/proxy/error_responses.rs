@@ -471,6 +471,30 @@ fn streams_beyond_the_limit_are_turned_away_until_one_ends() {
 }
 
 #[test]
+fn a_health_probe_is_answered_while_no_further_stream_is_allowed() {
+    let upstream = Upstream::start(|mut conn| {
+        while let Some(request) = conn.request() {
+            if request.head.contains("/health") {
+                conn.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+                continue;
+            }
+            conn.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n");
+            conn.closed();
+        }
+    });
+    let proxy = TestProxy::with(upstream.addr, &[("max_streams", "1")]);
+    let mut held = proxy.client();
+    held.send(chat("{}")).head();
+    refused(&proxy.client().send(chat("{}")).response(), 503, "proxy");
+    let mut kubelet = proxy.client();
+    for _ in 0..3 {
+        let response = kubelet.send("GET /health HTTP/1.1\r\nHost: a\r\n\r\n").response();
+        assert_eq!((response.status(), response.text().as_str()), (200, "ok"));
+    }
+    refused(&proxy.client().send("GET /other HTTP/1.1\r\nHost: a\r\n\r\n").response(), 503, "proxy");
+}
+
+#[test]
 fn a_websocket_takes_the_place_of_a_stream() {
     let upstream = Upstream::start(|mut conn| {
         conn.head();

@@ -96,10 +96,12 @@ async fn exchange(
     if request.method() == "CONNECT" {
         return send_error_response(client, request, &ProxyError::connect_unsupported(), Some(observation)).await;
     }
-    let limit = worker.config().limits.streams;
-    let Some(permit) = worker.admit(limit) else {
-        drain_body::drain_http1(client, framing, &mut observation).await;
-        return send_error_response(client, request, &ProxyError::too_many_streams(limit), Some(observation)).await;
+    let permit = match worker.admit(observation.is_probe()) {
+        Ok(permit) => permit,
+        Err(refusal) => {
+            drain_body::drain_http1(client, framing, &mut observation).await;
+            return send_error_response(client, request, &refusal, Some(observation)).await;
+        }
     };
     let added = AddedHeaders::new(
         &worker.config(),

@@ -184,10 +184,12 @@ async fn handle_request(
     if head.method() == "CONNECT" {
         return build_error_response(&ProxyError::connect_unsupported(), &head, observation);
     }
-    let limit = worker.config().limits.streams;
-    let Some(permit) = worker.admit(limit) else {
-        drain_body::drain_http2(body, &mut observation).await;
-        return build_error_response(&ProxyError::too_many_streams(limit), &head, observation);
+    let permit = match worker.admit(observation.is_probe()) {
+        Ok(permit) => permit,
+        Err(refusal) => {
+            drain_body::drain_http2(body, &mut observation).await;
+            return build_error_response(&refusal, &head, observation);
+        }
     };
     let framing = match head.request_framing() {
         Ok(Framing::Length(0)) if !body.is_end_stream() => Framing::Chunked,
