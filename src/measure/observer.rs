@@ -487,13 +487,6 @@ impl StreamObserver {
     }
 
     fn into_record(mut self: Box<Self>, at: Stamp, ending: Ending) -> RequestRecord {
-        let (gaps, totals) = match &mut self.timeline {
-            Some(timeline) => {
-                let totals = timeline.totals().clone();
-                (timeline.drain(at).0, totals)
-            }
-            None => Default::default(),
-        };
         let streamed = self.is_stream();
         let ends_with_body = self.shape().dialect.is_some_and(|dialect| dialect.ends_with_body);
         let shape = self.settle();
@@ -502,6 +495,16 @@ impl StreamObserver {
         let declared = self.tally.is_finished(shape.choices);
         let finished = declared || unmarked && !self.cut_short;
         let outcome = Outcome::decide(ending, self.status, self.tally.fault.is_some(), finished, declared);
+        let (gaps, totals) = match &mut self.timeline {
+            Some(timeline) => {
+                if !finished {
+                    timeline.break_off(at);
+                }
+                let totals = timeline.totals().clone();
+                (timeline.drain(at).0, totals)
+            }
+            None => Default::default(),
+        };
         RequestRecord {
             shape,
             slos: self.slos,

@@ -134,6 +134,11 @@ impl TokenTimeline {
         }
     }
 
+    /// Counts the wait for a token that did not come before the stream broke off at `at`, if it is a stall.
+    pub fn break_off(&mut self, at: Stamp) {
+        self.totals.stalls += u32::from(self.last.is_some_and(|last| at.since(last) > self.stall));
+    }
+
     /// First token event.
     pub fn first(&self) -> Option<Stamp> {
         self.first
@@ -215,6 +220,17 @@ mod tests {
         assert_eq!(totals.longest, Some(Gap::from_millis(200)));
         let (gaps, stalls) = timeline.drain(at(now));
         assert_eq!((gaps.len(), stalls), (CAPACITY, 3));
+    }
+
+    #[test]
+    fn a_wait_for_a_token_that_never_came_is_a_stall_if_one_came_before() {
+        let stalls = |last: Option<u64>, end: u64| {
+            let mut timeline = TokenTimeline::new(at(0), Gap::from_millis(100), 0);
+            last.iter().for_each(|last| timeline.push(at(*last), None, &[]));
+            timeline.break_off(at(end));
+            timeline.totals().stalls
+        };
+        assert_eq!([stalls(Some(50), 151), stalls(Some(50), 150), stalls(None, 151)], [1, 0, 0]);
     }
 
     #[test]

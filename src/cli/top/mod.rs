@@ -43,8 +43,8 @@ const MAX_SCREEN_ROWS: usize = 20;
 /// Show the figures of running instances in a table, worst first
 ///
 /// The table covers the last ten seconds and updates once a second. Each instance is a proxy, or a run with --admin. The mark
-/// of a row is ✗ if the instance or its server cannot be reached or requests fail, ! if an SLO is below its target, and ✓
-/// otherwise. With --once the exit code is 1 if an instance cannot be read.
+/// of a row is ✗ if the instance or its server cannot be reached or requests fail, ! if an SLO is below its target or streams
+/// are open and no token comes, and ✓ otherwise. With --once the exit code is 1 if an instance cannot be read.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Read these admin addresses: HOST, HOST:PORT or a URL; the port defaults to 9464

@@ -15,7 +15,7 @@ use crate::report::ascii_plot::replace_unprintable;
 #[serde(rename_all = "lowercase")]
 pub(in crate::cli) enum TopStatus {
     Ok,
-    /// Goodput is below the target of an SLO.
+    /// Goodput is below the target of an SLO, or streams are open and no token comes.
     Warning,
     /// Requests fail by the fault of the server or the proxy, or the instance does not serve or cannot be read.
     Bad,
@@ -174,10 +174,13 @@ fn judge(reply: &HistoryReply, figures: &WindowFigures) -> (TopStatus, Option<St
         let (met, target) = ((*met)?, *reply.slo_targets.get(slo)?);
         (met < target).then(|| format!("{slo} is below {} %", (target * 1e5).round() / 1e3))
     });
-    let missed: Vec<String> = missed.collect();
-    match missed.is_empty() {
+    let mut reasons: Vec<String> = missed.collect();
+    if figures.silent_streams > 0 {
+        reasons.push(format!("{} streams are open, and no token comes", figures.silent_streams));
+    }
+    match reasons.is_empty() {
         true => (TopStatus::Ok, None),
-        false => (TopStatus::Warning, Some(missed.join(", "))),
+        false => (TopStatus::Warning, Some(reasons.join(", "))),
     }
 }
 
@@ -246,6 +249,11 @@ mod tests {
         assert_eq!(told, expected);
         assert_eq!(rows[3].reason.as_deref(), Some("chat is below 99 %"));
         assert!(rows.iter().all(|row| row.reason.is_some() == (row.status != Ok)));
+        let second = r#"{"length_ms":1000,"figures":{"open":[3,1,2]}}"#;
+        let hung = [second; 10].join(",");
+        let hung = format!(r#"{{"ready":true,"upstream":{{"state":"reachable","reason":null}},"seconds":[{hung}]}}"#);
+        let hung = TopRow::of_instance("hung", &reply(&hung)).remove(0);
+        assert_eq!((hung.status, hung.reason.as_deref()), (Warning, Some("3 streams are open, and no token comes")));
     }
 
     #[test]

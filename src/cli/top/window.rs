@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::WINDOW_SECONDS;
+
 /// A reply of `/api/history?by_model=true&seconds=N`, as far as it is used. Every field is from another process.
 #[derive(Deserialize)]
 pub(super) struct HistoryReply {
@@ -50,6 +52,8 @@ pub(in crate::cli) struct WindowFigures {
     pub(super) requests_per_s: f64,
     pub(super) tokens_per_s: f64,
     pub(super) in_flight: i64,
+    /// Streams that were open in every second while no token came; 0 if one came, or if the window is shorter than usual.
+    pub(super) silent_streams: i64,
     /// Absent without values, like the next one.
     pub(super) ttft_ms: Option<TopQuantiles>,
     pub(super) itl_ms: Option<TopQuantiles>,
@@ -110,6 +114,10 @@ impl WindowFigures {
         let rate = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
         (figures.requests_per_s, figures.tokens_per_s) = (rate(requests), rate(tokens));
         (figures.ttft_ms, figures.itl_ms) = (quantiles(&ttft), quantiles(&itl));
+        if tokens == 0 && points.len() as u64 >= WINDOW_SECONDS {
+            let streams = points.iter().map(|(_, point)| point.open[1].saturating_add(point.open[2]));
+            figures.silent_streams = streams.min().unwrap_or(0).max(0);
+        }
         let ratio = |[met, missed]: [u64; 2]| {
             let judged = met.saturating_add(missed);
             (judged > 0).then(|| met as f64 / judged as f64)
@@ -190,6 +198,21 @@ mod tests {
         assert_eq!((models["a"].requests_per_s, models["a"].in_flight), (0.75, 0));
         assert_eq!((models["b"].requests_per_s, models["b"].in_flight), (0.0, 5));
         assert_eq!(models.len(), 2, "nothing happened to the others");
+    }
+
+    #[test]
+    fn streams_are_silent_if_they_are_open_all_the_time_and_no_token_comes() {
+        let second = |tokens: u64, open: &str| {
+            format!(r#"{{"length_ms": 1000, "figures": {{"open": {open}, "tokens": {tokens}}}}}"#)
+        };
+        let silent = |seconds: Vec<String>| reply(&format!("[{}]", seconds.join(","))).windows().0.silent_streams;
+        let of = |tokens, open| (0..10).map(|_| second(tokens, open)).collect::<Vec<_>>();
+        let mut few = of(0, "[6, 2, 4]");
+        few[3] = second(0, "[3, 1, 2]");
+        assert_eq!([silent(of(0, "[6, 2, 4]")), silent(few), silent(of(1, "[6, 2, 4]"))], [6, 3, 0]);
+        let mut young = of(0, "[6, 2, 4]");
+        young.pop();
+        assert_eq!([silent(young), silent(of(0, "[6, 0, 0]"))], [0, 0], "plain HTTP has no tokens");
     }
 
     #[test]

@@ -268,7 +268,7 @@ catalog! {
         "streamgauge.stream.time_to_phase", "s", &[MODEL, "phase"],
         "Time from the first byte of the request to a phase of a successful stream.";
     Stalls = Counter, "streamgauge.stream.stalls", "{stall}", &[MODEL],
-        "Gaps between token events above the stall threshold.";
+        "Gaps between token events, and waits of a stream that then broke off, above the stall threshold.";
     Terminations = Counter, "streamgauge.stream.terminations", "{stream}", &[MODEL, "reason", "first_token"],
         "Streams that ended, by how, and whether a token had come.";
     StreamTokens = Counter, "streamgauge.stream.output_tokens", "{token}", &[MODEL, "source"],
