@@ -44,6 +44,49 @@ pub struct EngineMetricsSource {
     pub ca: Option<PathBuf>,
 }
 
+impl EngineMetricsSource {
+    /// Reads the page once.
+    ///
+    /// # Errors
+    /// Why there are no figures: the page cannot be read in time, or has none that is known.
+    pub async fn scrape(&self, clock: &Clock) -> Result<BTreeMap<ServerMetric, f64>, String> {
+        let told = clock.timeout(SCRAPE_TIMEOUT, self.read()).await;
+        told.unwrap_or_else(|| Err(format!("no answer within {SCRAPE_TIMEOUT}")))
+    }
+
+    async fn read(&self) -> Result<BTreeMap<ServerMetric, f64>, String> {
+        let EngineMetricsUrl { server, path } = &self.url;
+        let tls = server.tls.then(|| tls::client(self.ca.as_deref(), None, &["http/1.1"]).map(Arc::new));
+        let tls: Option<Arc<ClientConfig>> = tls.transpose().map_err(|error| error.to_string())?;
+        let stream = byte_stream::connect(&server.host, server.port, tls).await;
+        let stream =
+            stream.map_err(|error| format!("cannot connect: {}", tls::describe_error(error, "upstream_ca")))?;
+        let broken = |error: hyper::Error| format!("the connection broke: {error}");
+        let (mut sender, connection) = handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        // Dropping the set stops the connection task on every path.
+        let mut driven = JoinSet::new();
+        driven.spawn(connection);
+        let request = Request::get(path)
+            .header(HOST, server.authority())
+            .header(USER_AGENT, concat!("streamgauge/", env!("CARGO_PKG_VERSION")))
+            .header(ACCEPT, "text/plain;version=0.0.4")
+            .header(ACCEPT_ENCODING, "identity")
+            .body(Empty::<Bytes>::new());
+        let request = request.map_err(|error| error.to_string())?;
+        let (head, body) = sender.send_request(request).await.map_err(broken)?.into_parts();
+        if head.status != StatusCode::OK {
+            return Err(format!("answered {}", head.status.as_u16()));
+        }
+        let body = Limited::new(body, MAX_PAGE_BYTES).collect().await;
+        let body = body.map_err(|error| format!("the page cannot be read: {error}"))?.to_bytes();
+        let figures = figures(&String::from_utf8_lossy(&body));
+        if figures.is_empty() {
+            return Err("the page has no figure of an engine that is known".to_owned());
+        }
+        Ok(figures)
+    }
+}
+
 /// The figures of one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub(super) struct EngineSample {
@@ -96,9 +139,7 @@ impl EngineMetrics {
     pub(super) async fn run(self: Arc<Self>, clock: Clock) {
         let mut next = clock.now();
         loop {
-            let told = clock.timeout(SCRAPE_TIMEOUT, self.scrape()).await;
-            let told = told.unwrap_or_else(|| Err(format!("no answer within {SCRAPE_TIMEOUT}")));
-            self.record(told, clock.unix_nanos(clock.now()) / 1_000_000);
+            self.record(self.source.scrape(&clock).await, clock.unix_nanos(clock.now()) / 1_000_000);
             next = next.after(SCRAPE_INTERVAL).max(clock.now());
             clock.sleep_until(next).await;
         }
@@ -121,38 +162,6 @@ impl EngineMetrics {
                 state.failed = Some(reason);
             }
         }
-    }
-
-    async fn scrape(&self) -> Result<BTreeMap<ServerMetric, f64>, String> {
-        let EngineMetricsUrl { server, path } = &self.source.url;
-        let tls = server.tls.then(|| tls::client(self.source.ca.as_deref(), None, &["http/1.1"]).map(Arc::new));
-        let tls: Option<Arc<ClientConfig>> = tls.transpose().map_err(|error| error.to_string())?;
-        let stream = byte_stream::connect(&server.host, server.port, tls).await;
-        let stream =
-            stream.map_err(|error| format!("cannot connect: {}", tls::describe_error(error, "upstream_ca")))?;
-        let broken = |error: hyper::Error| format!("the connection broke: {error}");
-        let (mut sender, connection) = handshake(TokioIo::new(stream)).await.map_err(broken)?;
-        // Dropping the set stops the connection task on every path.
-        let mut driven = JoinSet::new();
-        driven.spawn(connection);
-        let request = Request::get(path)
-            .header(HOST, server.authority())
-            .header(USER_AGENT, concat!("streamgauge/", env!("CARGO_PKG_VERSION")))
-            .header(ACCEPT, "text/plain;version=0.0.4")
-            .header(ACCEPT_ENCODING, "identity")
-            .body(Empty::<Bytes>::new());
-        let request = request.map_err(|error| error.to_string())?;
-        let (head, body) = sender.send_request(request).await.map_err(broken)?.into_parts();
-        if head.status != StatusCode::OK {
-            return Err(format!("answered {}", head.status.as_u16()));
-        }
-        let body = Limited::new(body, MAX_PAGE_BYTES).collect().await;
-        let body = body.map_err(|error| format!("the page cannot be read: {error}"))?.to_bytes();
-        let figures = figures(&String::from_utf8_lossy(&body));
-        if figures.is_empty() {
-            return Err("the page has no figure of an engine that is known".to_owned());
-        }
-        Ok(figures)
     }
 
     fn lock(&self) -> MutexGuard<'_, EngineState> {
@@ -183,7 +192,7 @@ mod tests {
     async fn scraped(response: &str) -> (String, Result<BTreeMap<ServerMetric, f64>, String>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let metrics = metrics(&format!("http://{}/engine/metrics", listener.local_addr().unwrap()));
-        tokio::join!(answer(listener, response.to_owned()), metrics.scrape())
+        tokio::join!(answer(listener, response.to_owned()), metrics.source.scrape(&Clock::Monotonic))
     }
 
     fn page(status: &str, text: &str) -> String {
@@ -201,7 +210,7 @@ mod tests {
         let unknown = "the page has no figure of an engine that is known";
         assert_eq!(failed(scraped(&page("200 OK", "other 1\n")).await), unknown);
         assert!(failed(scraped("nonsense\r\n\r\n").await).starts_with("the connection broke: "));
-        let refused = metrics("http://127.0.0.1:1").scrape().await.unwrap_err();
+        let refused = metrics("http://127.0.0.1:1").source.scrape(&Clock::Monotonic).await.unwrap_err();
         assert!(refused.starts_with("cannot connect: Connection refused"), "{refused}");
     }
 

@@ -40,7 +40,7 @@ mod worker_shared;
 pub use descriptors::USUAL_RESERVED_DESCRIPTORS;
 pub use destinations::accept_foreign_addresses;
 pub use reload::{CredentialError, RELOAD_CHECK_INTERVAL, upstream_tls};
-pub use server::{Proxy, StartError};
+pub use server::{Proxy, StartError, engine_metrics};
 
 /// Progress of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

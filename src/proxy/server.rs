@@ -57,7 +57,9 @@ const TOKENIZER_POLL_INTERVAL: Gap = Gap::from_millis(10);
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The proxy cannot bind an address.
-    #[error("cannot listen on {address} (--{flag}): {error}")]
+    #[error(
+        "cannot listen on {address} (--{flag}): {error}; remedy: stop what listens there, or choose another address"
+    )]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -373,7 +375,7 @@ where
 
 /// Where the live page's figures of the engine come from. The certificates are the upstream's: both are one server, or
 /// its neighbour.
-fn engine_metrics(config: &ProxyConfig) -> Option<EngineMetricsSource> {
+pub fn engine_metrics(config: &ProxyConfig) -> Option<EngineMetricsSource> {
     let url = config.engine_metrics.clone()?;
     Some(EngineMetricsSource { url, ca: config.upstream.ca.clone() })
 }

@@ -251,7 +251,10 @@ fn a_taken_default_port_is_replaced_and_a_taken_requested_port_is_an_error() {
     for (flag, other) in [("listen", "admin"), ("admin", "listen")] {
         let output = program(&[&format!("--{flag}={address}"), &format!("--{other}=127.0.0.1:0")]).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
-        let expected = format!("error: cannot listen on {address} (--{flag}): Address already in use (os error 98)\n");
+        let expected = format!(
+            "error: cannot listen on {address} (--{flag}): Address already in use (os error 98); remedy: stop what listens \
+             there, or choose another address\n"
+        );
         assert_eq!((output.status.code(), said), (Some(1), expected));
     }
     let output = program(&["--listen=8080"]).output().unwrap();

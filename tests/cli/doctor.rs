@@ -65,6 +65,47 @@ fn what_cannot_be_reached_is_a_problem_with_a_remedy_and_exit_code_1() {
 }
 
 #[test]
+fn a_collectors_port_of_the_other_protocol_is_a_warning_also_for_a_strict_check() {
+    let (_server, upstream) = server();
+    let arguments = [&FREE[..], &["--upstream", &upstream]].concat();
+    let warned = |variables: &[(&str, &str)]| {
+        let (_, found) = findings(&arguments, variables);
+        let warning = found.into_iter().find(|row| row[0] == "configuration" && row[1] == "warning");
+        let strict = run(&[&["proxy", "--check", "--strict"], &arguments[..]].concat(), variables);
+        assert_eq!(strict.status.code(), Some(if warning.is_some() { 2 } else { 0 }));
+        warning.map(|row| row[2].clone()).unwrap_or_default()
+    };
+    let (endpoint, protocol) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_PROTOCOL");
+    let http = warned(&[(endpoint, "http://127.0.0.1:4317")]);
+    let expected = "the OTLP endpoint http://127.0.0.1:4317 has the port of grpc, and the protocol is http/protobuf; \
+                    remedy: OTEL_EXPORTER_OTLP_PROTOCOL=grpc, or the other port";
+    assert_eq!(http, expected);
+    assert!(
+        warned(&[(endpoint, "http://127.0.0.1:4318"), (protocol, "grpc")]).contains("has the port of http/protobuf")
+    );
+    assert_eq!(warned(&[(endpoint, "http://127.0.0.1:4317"), (protocol, "grpc")]), "");
+}
+
+#[test]
+fn the_page_of_the_engines_metrics_is_read() {
+    use std::io::{Read as _, Write as _};
+    let ((_server, upstream), (page, url)) = (server(), server());
+    let answers = std::thread::spawn(move || {
+        let (mut socket, _) = page.accept().unwrap();
+        let _read = socket.read(&mut [0; 4_096]).unwrap();
+        let text = "vllm:num_requests_waiting 3\nvllm:num_requests_running 2\n";
+        write!(socket, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len()).unwrap();
+    });
+    let found = |url: &str| findings(&[&FREE[..], &["--upstream", &upstream, "--engine-metrics", url]].concat(), &[]).1;
+    assert_eq!(finding(&found(&url), "engine metrics"), ["ok", &*format!("{url}/metrics has 2 known figures"), ""]);
+    answers.join().unwrap();
+    let down = found("http://127.0.0.1:9/stats");
+    let refused = "http://127.0.0.1:9/stats: cannot connect: Connection refused (os error 111)";
+    assert_eq!(finding(&down, "engine metrics")[..2], ["warning", refused]);
+    assert!(finding(&down, "engine metrics")[2].contains("correct engine_metrics"), "{down:?}");
+}
+
+#[test]
 fn a_port_in_use_and_an_open_admin_port_are_warnings() {
     let ((_server, upstream), (_other, other)) = (server(), server());
     let listen = format!("--listen={}", other.trim_start_matches("http://"));

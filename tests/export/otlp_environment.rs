@@ -158,7 +158,8 @@ fn a_disabled_signal_names_the_variable_that_disabled_it() {
 
 #[test]
 fn an_option_of_one_signal_goes_before_that_of_all() {
-    let variables = with(&[
+    let variables = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4000"),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
         ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "HTTP/protobuf"),
         ("OTEL_EXPORTER_OTLP_LOGS_PROTOCOL", "http/protobuf"),
@@ -176,7 +177,7 @@ fn an_option_of_one_signal_goes_before_that_of_all() {
         ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "/cert"),
         ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "/key"),
         ("OTEL_EXPORTER_OTLP_METRICS_CLIENT_KEY", "/mkey"),
-    ]);
+    ];
     let otlp = understood(&variables);
     let of = |exporter: ExporterConfig| {
         let headers: Vec<_> = exporter.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();

@@ -19,7 +19,8 @@ use crate::proxy::Proxy;
 /// Check a machine before the proxy runs there
 ///
 /// Run it where the proxy will run, as its user and with its settings: the checks read limits, try the ports, and connect to
-/// the inference server and the OTLP collector. No request is sent, and nothing is changed. The exit code is 0 if there is no
+/// the inference server and the OTLP collector. The only requests list the capture's bucket and read the engine's metrics, and
+/// nothing is changed. The exit code is 0 if there is no
 /// problem (there may be warnings), 1 if there is one, and 2 for a wrong command line.
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -64,6 +65,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(loaded) = &loaded {
         findings.extend(network::ports(&loaded.config));
         findings.push(runtime.block_on(network::upstream(&loaded.config)));
+        findings.extend(runtime.block_on(network::engine_page(&loaded.config)));
         findings.extend(runtime.block_on(network::collectors(&loaded.otlp)));
         findings.extend(network::bucket(&loaded.config));
     }

@@ -18,7 +18,7 @@ use crate::measure::time::Gap;
 use crate::net::dial::Dialer;
 use crate::net::io::{MaybeTlsStream, enable_rx_timestamps};
 use crate::net::tls::describe_error;
-use crate::proxy::{accept_foreign_addresses, upstream_tls};
+use crate::proxy::{accept_foreign_addresses, engine_metrics, upstream_tls};
 use crate::storage::{Bucket, StorageError};
 
 /// Tries for a time stamp: the kernel turns them on shortly after it was asked.
@@ -55,7 +55,14 @@ fn port(setting: &'static str, address: SocketAddr, more: &str) -> Finding {
             format!("none if the proxy runs already; else stop what listens there, or change {setting}"),
         ),
         Err(error) => {
-            Finding::problem(setting, format!("cannot listen on {address}: {error}"), format!("change {setting}"))
+            let remedy = match error.kind() {
+                io::ErrorKind::PermissionDenied => format!(
+                    "change {setting}; or give the proxy CAP_NET_BIND_SERVICE (AmbientCapabilities of a unit), or the \
+                     socket (systemd's .socket unit)"
+                ),
+                _ => format!("change {setting}"),
+            };
+            Finding::problem(setting, format!("cannot listen on {address}: {error}"), remedy)
         }
     }
 }
@@ -136,6 +143,20 @@ fn transparent() -> Finding {
     }
 }
 
+/// Whether the page of `engine_metrics` has figures, if it is set.
+pub(super) async fn engine_page(config: &ProxyConfig) -> Option<Finding> {
+    const CHECK: &str = "engine metrics";
+    let source = engine_metrics(config)?;
+    Some(match source.scrape(&Clock::Monotonic).await {
+        Ok(figures) => Finding::ok(CHECK, format!("{} has {} known figures", source.url, figures.len())),
+        Err(error) => Finding::warning(
+            CHECK,
+            format!("{}: {error}", source.url),
+            "start the engine, or correct engine_metrics: it names the page that Prometheus scrapes",
+        ),
+    })
+}
+
 /// Whether each OTLP collector can be reached.
 pub(super) async fn collectors(otlp: &OtlpConfig) -> Vec<Finding> {
     const CHECK: &str = "collector";
@@ -167,6 +188,11 @@ pub(super) fn bucket(config: &ProxyConfig) -> Option<Finding> {
             CHECK,
             format!("{url} answers, and its objects may not be listed"),
             "none if the credentials may put and get objects; else allow it in the bucket's policy",
+        ),
+        Err(error @ StorageError::Failed(_)) => Finding::problem(
+            CHECK,
+            format!("{url}: {error}"),
+            "check the network and the storage's endpoint (AWS_ENDPOINT_URL, or its equal), or start the storage",
         ),
         Err(error) => {
             Finding::problem(CHECK, format!("{url}: {error}"), "correct capture, or the credentials in the environment")

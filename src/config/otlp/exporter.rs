@@ -37,6 +37,13 @@ pub enum Protocol {
     HttpProtobuf,
 }
 
+impl Protocol {
+    /// Value of `OTEL_EXPORTER_OTLP_PROTOCOL`.
+    fn name(self) -> &'static str {
+        PROTOCOLS.iter().find(|(_, known)| *known == self).map_or("", |(name, _)| name)
+    }
+}
+
 /// Headers of export requests. Their values are credentials: `Debug` prints names only.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ExportHeaders(Vec<(String, String)>);
@@ -84,6 +91,7 @@ impl ExporterConfig {
             }
         };
         let endpoint = endpoint?;
+        warn_of_other_port(environment, &endpoint, protocol);
         Some(Self {
             endpoint,
             protocol,
@@ -99,8 +107,7 @@ impl ExporterConfig {
 impl fmt::Display for ExporterConfig {
     /// A short description; prints header names only.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let protocol = PROTOCOLS.iter().find(|(_, known)| *known == self.protocol).map_or("", |(name, _)| name);
-        write!(f, "{protocol} to {}", self.endpoint)?;
+        write!(f, "{} to {}", self.protocol.name(), self.endpoint)?;
         if self.headers != ExportHeaders::default() {
             write!(f, " with headers {}", self.headers.names())
         } else {
@@ -110,6 +117,23 @@ impl fmt::Display for ExporterConfig {
 }
 
 const PROTOCOLS: [(&str, Protocol); 2] = [("grpc", Protocol::Grpc), ("http/protobuf", Protocol::HttpProtobuf)];
+
+/// Warns of a port that is registered for the other protocol: a collector accepts the connection, and takes nothing.
+fn warn_of_other_port(environment: &mut OtelEnvironment<'_>, endpoint: &Endpoint, protocol: Protocol) {
+    let of_port = match endpoint.port {
+        4317 => "grpc",
+        4318 => "http/protobuf",
+        _ => return,
+    };
+    if of_port != protocol.name() {
+        environment.warn(format!(
+            "the OTLP endpoint {} has the port of {of_port}, and the protocol is {}; remedy: \
+             OTEL_EXPORTER_OTLP_PROTOCOL={of_port}, or the other port",
+            endpoint.origin(),
+            protocol.name()
+        ));
+    }
+}
 
 fn protocol(environment: &mut OtelEnvironment<'_>, names: &[String]) -> Protocol {
     let json = "http/json is not spoken here; http/protobuf goes to the same endpoints";

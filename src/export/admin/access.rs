@@ -66,7 +66,7 @@ impl AdminRole {
 #[derive(Debug, thiserror::Error)]
 pub enum AdminAccessError {
     /// TLS setup failed.
-    #[error("cannot set up TLS of the admin port: {0}")]
+    #[error("cannot set up TLS of the admin port")]
     Tls(#[from] TlsError),
     /// A token file cannot be used. Names the setting only: its value may be a token.
     #[error("{setting}: {reason}")]
