@@ -19,13 +19,16 @@ struct RunningState {
     settings: SettingsLayer,
     otlp: OtlpConfig,
     log_level: LogLevel,
+    /// Settings whose new values wait for a restart.
+    held: Vec<String>,
 }
 
 impl RunningConfig {
     pub(super) fn new(loaded: &LoadedConfig, level: LevelHandle) -> Self {
         let (config, settings) = (loaded.config.clone(), loaded.settings.clone());
         let log_level = config.log.level;
-        Self { level, state: Mutex::new(RunningState { config, settings, otlp: loaded.otlp.clone(), log_level }) }
+        let state = RunningState { config, settings, otlp: loaded.otlp.clone(), log_level, held: Vec::new() };
+        Self { level, state: Mutex::new(state) }
     }
 
     /// Takes over a configuration that was loaded again; `held` are the settings that keep their old values. The log
@@ -35,6 +38,7 @@ impl RunningConfig {
         let mut settings = loaded.settings;
         settings.hold(&state.settings, held);
         (state.config, state.settings) = (Arc::unwrap_or_clone(config), settings);
+        state.held = held.iter().map(ToString::to_string).collect();
         let level = state.config.log.level;
         match self.level.reload(level) {
             Ok(()) => state.log_level = level,
@@ -57,7 +61,11 @@ impl ProcessControl for Arc<RunningConfig> {
         }
         // The digest is that of the loaded configuration, as in /api/state.
         let digest = state.config.digest();
-        explain(&LoadedConfig { config, otlp: state.otlp.clone(), settings, warnings: Vec::new() }, &digest)
+        let text = explain(&LoadedConfig { config, otlp: state.otlp.clone(), settings, warnings: Vec::new() }, &digest);
+        match &state.held[..] {
+            [] => text,
+            held => format!("{text}# restart pending: the new values of {} are not in force\n", held.join(", ")),
+        }
     }
 
     fn log_level(&self) -> LogLevel {

@@ -50,6 +50,27 @@ fn the_log_level_changes_at_run_time_until_the_configuration_is_loaded_again() {
 }
 
 #[test]
+fn settings_that_wait_for_a_restart_are_named_until_the_file_has_their_old_values_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("gauge.yaml");
+    fs::write(&file, "max_connections: 11\nstall: 1s\n").unwrap();
+    let run = run_without_capture(Upstream::answering(OK).addr, &[&format!("--config={}", file.display())]);
+    let shown = |line: &str| run.page("/config").lines().any(|shown| shown == line);
+    let pending = "# restart pending: the new values of max_connections are not in force";
+    assert!(!run.page("/config").contains("restart pending"));
+    fs::write(&file, "max_connections: 12\nstall: 2s\n").unwrap();
+    until("what can be loaded is", || run.page("/config").contains("\nstall: 2s  # file "));
+    assert!(
+        shown(pending) && run.page("/config").contains("\nmax_connections: 11  # file "),
+        "{}",
+        run.page("/config")
+    );
+    fs::write(&file, "max_connections: 11\nstall: 3s\n").unwrap();
+    until("the old value is back", || run.page("/config").contains("\nstall: 3s  # file "));
+    assert!(!shown(pending), "{}", run.page("/config"));
+}
+
+#[test]
 fn a_level_that_is_off_logs_nothing() {
     let run = run_without_capture(Upstream::answering(OK).addr, &[]);
     assert_eq!(put(&run, "error"), 200);
