@@ -9,3 +9,4 @@ mod exposition;
 mod openmetrics;
 mod otlp_environment;
 mod records;
+mod released_metrics;

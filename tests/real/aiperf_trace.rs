@@ -127,7 +127,11 @@ fn aiperf_sends_exactly_the_requests_of_a_trace_that_was_converted_for_it() {
     let theirs = of_aiperf(&at("aiperf"));
     assert_eq!(theirs.len(), wanted.len());
     let planned = by_moment(&wanted, wanted.iter().map(lengths).collect());
-    assert_eq!(by_moment(&wanted, theirs), planned, "lengths as AIPerf counts them");
+    for (theirs, planned) in by_moment(&wanted, theirs).into_iter().zip(planned) {
+        // AIPerf counts the tokens of its text anew, in which the seam of two blocks may become other tokens.
+        let close = theirs.0.abs_diff(planned.0) * 10_000 <= planned.0;
+        assert!(close && theirs.1 == planned.1, "AIPerf counts {theirs:?} of {planned:?}");
+    }
 
     let got = rows(&at("captured"));
     assert_eq!(got.len(), wanted.len());

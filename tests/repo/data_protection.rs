@@ -5,6 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde_json::Value;
+use streamgauge::capture::manifest::HourManifest;
 use streamgauge::export::admin::requests::RequestsResponse;
 use streamgauge::export::registry::catalog::{TABLE, attribute};
 use streamgauge::trace_file::row;
@@ -13,11 +14,26 @@ fn read(path: &str) -> String {
     fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
 
-/// The quoted names in the first cells of the tables under a heading whose header begins with this word.
+/// The quoted names in the first cells of the tables under a heading, and above its subheadings, whose header begins with
+/// this word.
 fn listed(heading: &str, header: &str) -> BTreeSet<String> {
+    names_in(section(heading).split("\n### ").next().unwrap(), header, heading)
+}
+
+/// The same of one subheading.
+fn listed_in(heading: &str, below: &str, header: &str) -> BTreeSet<String> {
+    let section = section(heading);
+    let (_, part) = section.split_once(&format!("\n### {below}\n")).unwrap();
+    names_in(part.split("\n### ").next().unwrap(), header, below)
+}
+
+fn section(heading: &str) -> String {
     let chapter = read("src/export/README.md");
     let (_, section) = chapter.split_once(&format!("\n## {heading}\n")).unwrap();
-    let section = section.split("\n## ").next().unwrap();
+    section.split("\n## ").next().unwrap().to_owned()
+}
+
+fn names_in(section: &str, header: &str, heading: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for table in section.split("\n\n").filter(|table| table.trim_start().starts_with(&format!("| {header} |"))) {
         for cell in table.trim().lines().skip(2).map(|row| row.split('|').nth(1).unwrap()) {
@@ -62,6 +78,15 @@ fn every_field_of_a_capture_is_on_the_page() {
     properties(&schema, &schema, "", &mut written);
     assert!(written.contains("prompt.blocks") && written.contains("blocks.key"), "{written:?}");
     assert_same(&listed("Captures", "field"), &written, "fields of a capture");
+}
+
+#[test]
+fn every_field_of_the_manifest_of_an_hour_is_on_the_page() {
+    let schema = schemars::SchemaGenerator::default().into_root_schema_for::<HourManifest>().to_value();
+    let mut written = BTreeSet::new();
+    properties(&schema, &schema, "", &mut written);
+    assert!(written.contains("files.blake3"), "{written:?}");
+    assert_same(&listed_in("Captures", "In a bucket", "field"), &written, "fields of a manifest");
 }
 
 #[test]
