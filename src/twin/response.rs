@@ -147,6 +147,7 @@ impl TwinResponse {
                 ..RequestTargets::default()
             },
             upstream: replica.map(|replica| replica.to_string()),
+            class: entry.class,
             ..TraceEntry::default()
         };
         (row, events)

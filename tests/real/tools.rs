@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::http_client::is_up;
+use super::http_client::{get, is_up};
 use super::processes::{ChildProcess, MINUTE, address};
 
 /// The longest start or run of a heavy tool.
@@ -110,6 +110,16 @@ pub(crate) fn minio(addr: SocketAddr, directory: &Path, [user, password]: [&str;
         command.args(["minio", &addr.port().to_string()]).arg(directory);
     });
     running.ready(addr, || is_up(addr, "/minio/health/ready"))
+}
+
+/// Trino with a catalog of the files of this machine, and its own in `directory`.
+pub(crate) fn trino(directory: &Path) -> Tool {
+    let addr = address();
+    let running = start("trino", &[&addr.port().to_string(), directory.to_str().unwrap()]);
+    // It answers before it takes queries.
+    let is_ready = || get(addr, "/v1/info").text().contains(r#""starting":false"#);
+    let running = running.ready_or_ended(MINUTES, addr, is_ready).unwrap_or_else(|ended| panic!("{ended}"));
+    Tool { running, addr }
 }
 
 /// VictoriaMetrics that keeps its data in `directory`.

@@ -27,11 +27,14 @@ fn ok(folder: &Path, args: &[&str]) -> String {
     told.stdout
 }
 
-/// A folder with traffic and a twin by hand.
+/// A folder with traffic of two classes and a twin by hand.
 fn place() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let header = TraceHeader { blocks: Some(SCHEME), ..TraceHeader::new("test") };
-    let rows: Vec<TraceEntry> = Load { families: 5, requests: 300, rate: 8.0, ..LOAD }.rows();
+    let mut rows: Vec<TraceEntry> = Load { families: 5, requests: 300, rate: 8.0, ..LOAD }.rows();
+    for (row, tier) in rows.iter_mut().zip(["gold", "free", "free"].into_iter().cycle()) {
+        row.class.insert(&"tier".into(), tier.as_bytes());
+    }
     let lines = [serde_json::to_string(&header).unwrap()].into_iter();
     let lines = lines.chain(rows.iter().map(|row| serde_json::to_string(row).unwrap()));
     fs::write(folder.path().join("traffic.jsonl"), lines.collect::<Vec<_>>().join("\n")).unwrap();
@@ -61,6 +64,19 @@ fn a_simulated_run_is_read_like_a_run_and_marked_in_every_form() {
     assert!(warnings.contains(&"simulated") && !warnings.contains(&"no_audit"), "{warnings:?}");
     let run: Value = serde_json::from_slice(&fs::read(folder.join("out/run.json")).unwrap()).unwrap();
     assert_eq!((&run["simulated"]["replicas"], &run["valid"]), (&json!(2), &json!(true)));
+}
+
+#[test]
+fn a_simulated_request_keeps_its_class() {
+    let place = place();
+    let folder = place.path();
+    ok(folder, &[&RUN[..], &["-o", "out"]].concat());
+    let report = ok(folder, &["report", "out", "--slo", "gold[tier=gold]: ttft<=200ms", "--by", "class", "--json"]);
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["goodput"][0]["counted"], json!(100));
+    let groups = report["groups"].as_array().unwrap().iter();
+    let classes: Vec<(&Value, &Value)> = groups.map(|group| (&group["by"]["class"], &group["requests"])).collect();
+    assert_eq!(classes, [(&json!("tier=free"), &json!(200)), (&json!("tier=gold"), &json!(100))]);
 }
 
 #[test]
