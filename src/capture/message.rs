@@ -45,6 +45,9 @@ impl Prefetch for CaptureMessage {
 pub trait CapturedRequest: Send {
     /// The capture handle and the record; `None` if the capture did not follow the request.
     fn parts(&mut self) -> Option<(&mut CaptureHandle, &RequestRecord)>;
+
+    /// Takes the id of the request's session, as captures write it. Not called if the request has none.
+    fn set_session(&mut self, _session: &str) {}
 }
 
 impl<R: Borrow<RequestRecord> + Send> CapturedRequest for (CaptureHandle, R) {
@@ -65,6 +68,8 @@ pub struct CaptureHandle {
     pub(super) encoding: Vec<u8>,
     /// Session id from the request header.
     pub(super) session: Option<Vec<u8>>,
+    /// Id of the parent's session from the request header.
+    pub(super) parent: Option<Vec<u8>>,
     pub(super) in_flight: u32,
     /// Gaps drained before the request's end, and the number of gaps beyond the limit.
     pub(super) gaps: Vec<TokenEvent>,

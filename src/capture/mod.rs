@@ -35,6 +35,7 @@
 //!   written. A rarely used model name can identify its users.
 //! * **Images and audio**: their number, kind, size in bytes, and width and height in pixels.
 
+mod agent_headers;
 mod body_decoding;
 pub mod body_memory;
 #[cfg(feature = "parquet")]
@@ -44,6 +45,7 @@ mod converter;
 mod converter;
 mod error;
 pub mod key;
+pub mod live_sessions;
 pub mod manifest;
 pub mod media;
 pub mod message;

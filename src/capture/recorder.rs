@@ -21,9 +21,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use super::agent_headers::session_and_parent;
 use super::body_memory::{BodyMemory, MemoryReservation};
 pub use super::error::CaptureError;
 use super::key::CaptureKey;
+use super::live_sessions::{LiveSessions, LiveSessionsView};
 use super::message::{CaptureHandle, CaptureMessage, CapturedRequest};
 use super::segments::{CaptureFolder, Retention};
 use super::settings::{CaptureSettings, SessionField, handover_delay};
@@ -46,6 +48,8 @@ pub const SHUTDOWN_TIMEOUT: Gap = Gap::from_millis(3_000);
 pub struct CaptureRecorder {
     queue: SyncSender<CaptureMessage>,
     stats: Arc<CaptureStats>,
+    /// The writer thread holds the lock for one request, a reader for one view.
+    sessions: Arc<Mutex<LiveSessions>>,
     bodies: Arc<BodyMemory>,
     /// Maximum bytes of a body handed over with the request's end; 0 hands every body over as soon as it is sent.
     max_inline_body: usize,
@@ -123,9 +127,10 @@ impl CaptureRecorder {
         // Tokenizing takes time, so queued bodies must be counted as backlog. With daily keys, ids belong to the day of
         // sending.
         let short = if tokens.is_some() || settings.rotate { 0 } else { MAX_INLINE_BODY_BYTES };
-        let counted = Arc::clone(&counts);
+        let sessions = Arc::<Mutex<LiveSessions>>::default();
+        let shared = (Arc::clone(&counts), Arc::clone(&sessions));
         let mut writer =
-            WriterThread::new(settings.clone(), folder, (key, tokens), counted, clock.clone()).map_err(failed)?;
+            WriterThread::new(settings.clone(), folder, (key, tokens), shared, clock.clone()).map_err(failed)?;
         let stopping = Arc::clone(&stop);
         let (alive, ended) = sync_channel(0);
         let body = move || {
@@ -139,6 +144,7 @@ impl CaptureRecorder {
         Ok(Self {
             queue,
             stats: counts,
+            sessions,
             bodies: Arc::default(),
             max_inline_body: short,
             folder: directory,
@@ -155,6 +161,11 @@ impl CaptureRecorder {
         handover_delay(self.flush)
     }
 
+    /// The sessions of the last quarter of an hour; `None` without any.
+    pub fn live_sessions(&self) -> Option<LiveSessionsView> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).view(self.clock.now())
+    }
+
     /// Counters of record outcomes.
     pub fn stats(&self) -> &Arc<CaptureStats> {
         &self.stats
@@ -163,14 +174,14 @@ impl CaptureRecorder {
     /// Starts following a request. `header` reads one of its header fields; `in_flight` is the number of other open
     /// requests.
     pub fn begin_request<'h>(&self, header: impl Fn(&str) -> Option<&'h [u8]>, in_flight: usize) -> CaptureHandle {
-        let session = match &self.session {
-            // An empty value names no session.
-            Some(SessionField::Header(name)) => header(name).filter(|name| !name.is_empty()).map(<[u8]>::to_vec),
-            _ => None,
+        let (session, parent) = match &self.session {
+            Some(SessionField::Header(name)) => session_and_parent(name, &header),
+            _ => (None, None),
         };
         CaptureHandle {
             encoding: header("content-encoding").unwrap_or_default().to_vec(),
             session,
+            parent,
             in_flight: u32::try_from(in_flight).unwrap_or(u32::MAX),
             is_probe: header(PROBE_HEADER).is_some(),
             ..CaptureHandle::default()

@@ -4,10 +4,11 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::body_decoding::{BodyDecodeError, decode_body};
-use super::key::CaptureKey;
+use super::key::{CaptureKey, hex};
+use super::live_sessions::LiveSessions;
 use super::message::{CaptureHandle, CaptureMessage};
 use super::model_names::ModelNames;
 use super::prompt_hasher::{BlockChunking, PromptDigest, PromptHasher};
@@ -53,6 +54,7 @@ pub(super) struct WriterThread {
     folder: CaptureFolder,
     frame: FrameBuilder,
     stats: Arc<CaptureStats>,
+    live_sessions: Arc<Mutex<LiveSessions>>,
     model_names: ModelNames,
     sessions: SessionTracker,
     /// The root key of the folder, and the current key derived from it.
@@ -82,7 +84,7 @@ impl WriterThread {
         settings: CaptureSettings,
         folder: CaptureFolder,
         (key, tokens): (CaptureKey, Option<PromptTokenizer>),
-        counts: Arc<CaptureStats>,
+        (counts, live_sessions): (Arc<CaptureStats>, Arc<Mutex<LiveSessions>>),
         clock: Clock,
     ) -> io::Result<Self> {
         let zero = clock.now();
@@ -96,6 +98,7 @@ impl WriterThread {
             folder,
             frame: FrameBuilder::new()?,
             stats: counts,
+            live_sessions,
             model_names: ModelNames::new(settings.names),
             sessions: SessionTracker::default(),
             day: 0,
@@ -184,7 +187,9 @@ impl WriterThread {
                     }
                     _ => RequestDigest::default(),
                 };
-                self.write_row(following, record, asked);
+                if let Some(session) = self.write_row(following, record, asked) {
+                    ended.set_session(&hex(session));
+                }
             }
             CaptureMessage::Stop => {}
         }
@@ -236,14 +241,22 @@ impl WriterThread {
         self.key.digest(b"answer", id.as_bytes())
     }
 
-    fn write_row(&mut self, following: &mut CaptureHandle, record: &RequestRecord, mut asked: RequestDigest) {
+    /// Writes the row of a request that the sample has. Returns the id of its session.
+    fn write_row(
+        &mut self,
+        following: &mut CaptureHandle,
+        record: &RequestRecord,
+        mut asked: RequestDigest,
+    ) -> Option<u64> {
         if asked.day != self.day {
             asked.clear_ids();
         }
         let (arrived, at) = (record.times.received, record.times.ended);
         let header = following.session.as_deref();
         let named = header.map(|name| self.key.digest(b"name", name)).or(asked.session);
-        let sampled = self.is_sampled(named, asked.prompt.as_ref());
+        let parent = following.parent.as_deref().map(|name| self.key.digest(b"name", name));
+        // A sub-agent is in the sample if its parent is.
+        let sampled = self.is_sampled(parent.or(named), asked.prompt.as_ref());
         let messages = asked.prompt.as_ref().map(|prompt| &prompt.messages[..]).unwrap_or_default();
         let turn = match named {
             Some(session) => Some(self.sessions.turn_of_named(session, sampled, arrived, at)),
@@ -260,22 +273,30 @@ impl WriterThread {
                 )
             }
         };
+        if let Some(turn) = &turn {
+            let mut live = self.live_sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            live.add(turn, parent, record);
+        }
+        let session = turn.map(|turn| turn.session);
         if !turn.map_or(sampled, |turn| turn.sampled) {
             self.stats.dec_queued(1);
-            return self.stats.add(RecordOutcome::Sample, 1);
+            self.stats.add(RecordOutcome::Sample, 1);
+            return session;
         }
         let rounding = RowRounding::new(self.settings.round, self.block_unit(), self.settings.block);
         let oversize = following.oversize || asked.without_blocks;
-        let entry = build_row(following, record, asked, turn, &mut self.model_names, rounding, self.zero);
+        let mut entry = build_row(following, record, asked, turn, &mut self.model_names, rounding, self.zero);
+        entry.parent = parent.map(hex);
         if self.begin_frame().and_then(|()| self.frame.push_row(&entry)).is_err() {
             self.stats.dec_queued(1);
             self.stats.add(RecordOutcome::Encode, 1);
-            return;
+            return session;
         }
         *(if oversize { &mut self.oversize_rows } else { &mut self.complete_rows }) += 1;
         if self.frame.is_full() {
             self.flush();
         }
+        session
     }
 
     /// Whether the sample has a request: by the id of its session, else by the beginning of its conversation, so that

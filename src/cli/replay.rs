@@ -161,6 +161,7 @@ impl Args {
         let TraceSource { header, rows, losses, format, source_header: read } = opened;
         let by = self.input_format.is_none().then_some(format.detected_by);
         let taken_as = notes::format_note(&self.trace, format, by, &read);
+        let sampled = notes::sample_note(&header, |times| format!("`trace scale --rate {times}x` writes all of it"));
         let made_whole = (read.turns == TurnContent::Delta).then(|| notes::WHOLE_TURNS_NOTE.to_owned());
         let found = self.scan_rows(rows).map_err(anyhow::Error::from_boxed)?;
         let shown = self.trace.display();
@@ -190,6 +191,7 @@ impl Args {
         let notes = [taken_as]
             .into_iter()
             .chain(made_whole)
+            .chain(sampled)
             .chain(doubt)
             .chain(found.notes())
             .chain(losses.unconverted_note())

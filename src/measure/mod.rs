@@ -43,6 +43,7 @@ pub mod record;
 pub mod request_class;
 pub mod sample_share;
 pub mod server_metrics;
+pub mod session;
 pub mod shape;
 pub mod slo;
 mod stream_stats;

@@ -323,7 +323,11 @@ impl RequestObserver {
     fn finish(&mut self, at: Stamp, ending: Ending) {
         let Some(observer) = self.observer.take() else { return };
         let (record, text) = observer.end_with_text(at, ending);
-        let finished = FinishedRequest { record, trace: self.trace.take(), capture_handle: self.capture_handle.take() };
+        let finished = FinishedRequest {
+            trace: self.trace.take(),
+            capture_handle: self.capture_handle.take(),
+            ..FinishedRequest::from(record)
+        };
         match (text, &self.worker.shared().tokenizing) {
             (Some(text), Some(tokenizing)) => tokenizing.finished(finished, text),
             _ => self.worker.reporter().finished(finished),

@@ -5,7 +5,7 @@
 //! and once more in its group, if the report has those. The numbers of groups and slices are limited.
 //!
 //! * A gap takes at most 5 bytes, including its latency: ten million gaps take 50 MB.
-//! * A request takes at most [`MAX_REQUEST_BYTES`] more. Most take 144 bytes, because only times above 4.29 s need 8
+//! * A request takes at most [`MAX_REQUEST_BYTES`] more. Most take 152 bytes, because only times above 4.29 s need 8
 //!   bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +20,7 @@ use super::metric::ReportMetric;
 use super::request_point::RequestPoint;
 use super::request_view::RequestView;
 use super::saturation::LoadSample;
+use super::sessions::parents::SessionParents;
 use super::slice_flow::{SliceFlow, add_flow, slice_number};
 use crate::measure::dialect;
 use crate::measure::record::Outcome;
@@ -34,7 +35,7 @@ pub const MAX_GROUPS: usize = 256;
 /// Maximum number of slices.
 pub const MAX_SLICES: u64 = 10_000;
 /// Maximum memory of a request without its gaps, in bytes: a dozen values and a [`RequestPoint`].
-pub const MAX_REQUEST_BYTES: usize = 208;
+pub const MAX_REQUEST_BYTES: usize = 216;
 /// Statuses of requests that a server does not accept as they are.
 pub(super) const INVALID_STATUSES: [u16; 3] = [400, 413, 422];
 /// Maximum models in the context of a report.
@@ -233,6 +234,8 @@ pub struct Accumulator {
     pub points: Vec<RequestPoint>,
     /// Requests that a server refused as invalid.
     pub refusals: Refusals,
+    /// Parents of the sessions.
+    pub parents: SessionParents,
     /// Inter-token latencies of the successes by time.
     pub gaps: SliceHistogram,
     /// Sample for swim lanes.
@@ -274,10 +277,11 @@ impl Accumulator {
         self.total.add(request, &self.settings, &verdicts);
         self.fidelity.add(request);
         self.refusals.add(request);
+        self.parents.add(request);
         let met: Vec<Option<bool>> = verdicts.iter().map(|verdict| verdict.met).collect();
         let point = RequestPoint::of(request, self.settings.definitions, &met);
         if self.settings.keeps_lanes {
-            self.lanes.add(request, point);
+            self.lanes.add(point);
         }
         push(&mut self.points, point);
         self.add_gaps(request);
@@ -434,6 +438,6 @@ mod tests {
             bytes(&fold).div_ceil(400_000)
         };
         let (short, long) = (of(10_000_000), of(5_000_000_000));
-        assert!(short <= 144 && long <= MAX_REQUEST_BYTES + 2 * 9, "{short} and {long} bytes");
+        assert!(short <= 152 && long <= MAX_REQUEST_BYTES + 2 * 9, "{short} and {long} bytes");
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! The columns are `scope,metric,unit,stat,value`. The scope is `context` for what produced the results, `all`, `from=10s` for a slice, or the group's values as
 //! in `model=a;status=200`. Counts, rates and goodput are metrics too. Runs add the scopes `fidelity` and `warm-up`,
-//! and `production` with `--source`. Server metrics have the scope `server=URL`, or `from=10s;server=URL` in a slice.
+//! and `production` with `--source`. Sessions with several turns have the scope `sessions`. Server metrics have the scope `server=URL`, or `from=10s;server=URL` in a slice.
 
 use super::ascii_plot::replace_unprintable;
 use super::distribution::{MetricDistribution, percentile_name};
 use super::fidelity::Fidelity;
 use super::servers::{ServerSummary, Trend};
+use super::sessions::SessionSummary;
 use super::{Report, RequestSummary};
 use crate::stats::interval::Interval;
 
@@ -19,6 +20,9 @@ pub fn render(report: &Report) -> String {
     }
     summary(&mut text, "all", &report.whole);
     report.servers.iter().for_each(|of| server(&mut text, &format!("server={}", of.url), of));
+    if let Some(sessions) = &report.sessions {
+        session_rows(&mut text, sessions);
+    }
     if let Some(fidelity) = &report.fidelity {
         fidelity_rows(&mut text, fidelity);
     }
@@ -91,6 +95,41 @@ fn distribution(line: &mut impl FnMut(&str, &str, &str, String), name: &str, of:
                 line(name, of.metric.unit().name(), &format!("{stat} high"), high.to_string());
             }
         }
+    }
+}
+
+fn session_rows(text: &mut String, sessions: &SessionSummary) {
+    let mut line = |metric: &str, unit: &str, stat: &str, value: String| {
+        *text += &format!("sessions,{},{unit},{},{value}\n", field(metric), field(stat));
+    };
+    for (stat, count) in [
+        ("count", sessions.sessions),
+        ("began before", sessions.began_before),
+        ("sub-agents", sessions.agents.as_ref().map_or(0, |agents| agents.sub_agents)),
+    ] {
+        line("sessions", "sessions", stat, count.to_string());
+    }
+    sessions.model_share.into_iter().for_each(|share| line("model time", "1", "share", share.to_string()));
+    let of = &sessions.distributions;
+    for (stat, value) in [("avg", of.turns.mean), ("p50", of.turns.p50), ("p90", of.turns.p90)] {
+        line("turns", "requests", stat, value.to_string());
+    }
+    line("turns", "requests", "max", of.turns.max.to_string());
+    let times = [("model time", of.model), ("tool time", of.tool), ("time to last turn", of.time_to_last_turn)];
+    for (name, of) in times {
+        let stats =
+            [("avg", of.mean_ms), ("p50", of.p50_ms), ("p90", of.p90_ms), ("p99", of.p99_ms), ("max", of.max_ms)];
+        stats.iter().for_each(|(stat, value)| line(name, "ms", stat, value.to_string()));
+    }
+    for goodput in &sessions.goodput {
+        let name = format!("goodput {}", goodput.slo);
+        line(&name, "sessions", "met", goodput.met.to_string());
+        line(&name, "sessions", "counted", goodput.counted.to_string());
+    }
+    for turn in sessions.by_turn.iter().map(|turn| &turn.figures) {
+        let name = format!("turn {}", turn.turn);
+        line(&name, "requests", "count", turn.requests.to_string());
+        turn.cached_share.into_iter().for_each(|share| line(&name, "1", "cached share", share.to_string()));
     }
 }
 

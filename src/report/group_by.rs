@@ -2,6 +2,7 @@
 
 use super::request_view::RequestView;
 use crate::measure::calendar::utc_hour;
+use crate::measure::session::TurnBucket;
 
 /// Key that requests can be grouped by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +71,7 @@ impl GroupBy {
             Self::IslBucket => request.input.map(bucket),
             Self::OslBucket => request.tokens.map(|count| bucket(count.tokens)),
             Self::Hour => zero_unix_ns.map(|zero| utc_hour(zero.saturating_add(request.started().as_nanos()))),
-            Self::Turn => request.session.as_ref().map(|(_, turn)| turn_bucket(*turn)),
+            Self::Turn => request.session.as_ref().map(|(_, turn)| TurnBucket::of(*turn).to_string()),
             Self::Class => (!request.classes.is_empty()).then(|| request.classes.to_string()),
         };
         text.unwrap_or_else(|| "-".to_owned())
@@ -81,16 +82,6 @@ impl GroupBy {
 fn bucket(tokens: u64) -> String {
     let low = if tokens == 0 { 0 } else { 1_u64 << tokens.ilog2() };
     format!("{low:06}-{:06}", (low * 2).saturating_sub(1).max(low))
-}
-
-fn turn_bucket(turn: u32) -> String {
-    match turn {
-        0..4 => turn.to_string(),
-        _ => {
-            let low = 1_u64 << turn.ilog2();
-            format!("{low}-{}", low * 2 - 1)
-        }
-    }
 }
 
 #[cfg(test)]
@@ -111,7 +102,6 @@ mod tests {
     #[test]
     fn buckets_are_powers_of_two_and_hours_are_of_utc() {
         assert_eq!([0, 1, 2, 700].map(bucket), ["000000-000000", "000001-000001", "000002-000003", "000512-001023"]);
-        assert_eq!([0, 3, 4, 9].map(turn_bucket), ["0", "3", "4-7", "8-15"]);
         assert_eq!(utc_hour(1_795_504_655_267_820_721), "2026-11-24T07Z");
     }
 }

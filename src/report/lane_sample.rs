@@ -2,9 +2,7 @@
 //! does not depend on the order of the records.
 
 use super::request_point::RequestPoint;
-use super::request_view::RequestView;
 use crate::stats::hash::{combine, mix};
-use crate::trace_file::blocks::hash_text;
 
 /// Maximum number of requests.
 pub const MAX_LANE_REQUESTS: usize = 5_000;
@@ -29,15 +27,12 @@ pub struct LaneSample {
 
 impl LaneSample {
     /// Adds a request.
-    pub(super) fn add(&mut self, request: &RequestView, point: RequestPoint) {
-        let session = match &request.session {
-            Some((session, _)) => hash_text(session),
-            None => combine(mix(point.started), point.isl().unwrap_or(0)),
-        };
+    pub(super) fn add(&mut self, point: RequestPoint) {
+        let session = point.session().unwrap_or_else(|| combine(mix(point.started), point.isl().unwrap_or(0)));
         if !self.keeps(session) {
             return;
         }
-        self.requests.push(LaneRequest { session, point, has_session: request.session.is_some() });
+        self.requests.push(LaneRequest { session, point, has_session: point.session().is_some() });
         while self.requests.len() > MAX_LANE_REQUESTS && self.shift < u64::BITS - 1 {
             self.shift += 1;
             let kept = self.requests.iter().copied().filter(|request| self.keeps(request.session)).collect();
@@ -67,6 +62,7 @@ mod tests {
     use super::*;
     use crate::measure::record::Outcome;
     use crate::report::definitions::Definitions;
+    use crate::report::request_view::RequestView;
     use crate::trace_file::row::{Timing, TraceEntry};
 
     fn sample(requests: impl Iterator<Item = u64>, sessions: u64) -> LaneSample {
@@ -80,7 +76,7 @@ mod tests {
                 ..TraceEntry::default()
             };
             let view = RequestView::from_row(row, 0, None).unwrap();
-            sample.add(&view, RequestPoint::of(&view, Definitions::default(), &[]));
+            sample.add(RequestPoint::of(&view, Definitions::default(), &[]));
         }
         sample
     }

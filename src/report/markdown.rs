@@ -4,7 +4,7 @@ use super::Report;
 use super::ascii_plot::{replace_unprintable, table_cell};
 use super::fidelity::text;
 use super::text::{BreakdownKind, breakdown_table, confidence_table, latencies, lines, sentence, zero_gaps};
-use super::{checklist, diagnosis, side_by_side, time_course};
+use super::{checklist, diagnosis, sessions, side_by_side, time_course};
 
 /// Renders the report with these percentiles.
 pub fn render(report: &Report, shown: &[f64]) -> String {
@@ -37,6 +37,12 @@ pub fn render(report: &Report, shown: &[f64]) -> String {
         text += &format!("\nHardware: the bound of the memory bandwidth\n\n{}", bullet_list(bound.lines()));
     }
     text += &side_by_side::table(&report.side_by_side).map_or(String::new(), |table| pipe_table(&table));
+    if let Some(sessions) = &report.sessions {
+        text += &format!("\n{}\n\n{}", sessions::text::TITLE, bullet_list(sessions::text::lines(sessions)));
+        for table in [sessions::text::time_table(sessions), sessions::text::turn_table(sessions)] {
+            text += &pipe_table(&table);
+        }
+    }
     text += "\nDiagnosis: what bounds the latencies\n\n";
     text += &bullet_list(diagnosis::lines(&report.diagnosis));
     for table in [diagnosis::finding_table(&report.diagnosis), diagnosis::relation_table(&report.diagnosis)] {

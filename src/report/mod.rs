@@ -38,6 +38,7 @@
 //! | `production` | with `--source`, or if the trace that `run.json` names is a capture and is there: `path`, and `in_flight` and every key from `requests` to `metrics` of its rows |
 //! | `slices[]` | with `--slice`: `from_s`, `to_s` on the shared timeline, and every key from `requests` to `servers` |
 //! | `groups[]` | with `--by`: `by` with a value per key, and every key from `requests` to `metrics` |
+//! | `sessions` | if a session has several turns ([`sessions`]): `sessions`, `requests`, `without_session`, `began_before`; `turns`: `mean`, `p50`, `p90`, `max`; `model`, `tool`, `time_to_last_turn`: `count`, `mean_ms`, `p50_ms`, `p90_ms`, `p99_ms`, `max_ms`; `model_share`; `goodput[]`: `slo`, `met`, `counted`, `share`; `by_turn[]`: `turn`, `requests`, `input_tokens`, `cached_tokens`, `cached_share`, `ttft_p50_ms`; `agents`: `sub_agents`, `by_row`, `by_prompt`, `without_parent`, `jobs`, `most_per_job`, `model_share`, `job` (distributions as above), `is_incomplete` |
 //! | `diagnosis` | `relations[]`: what latencies depend on; `findings[]`: `verdict`, `statement`, `share` that it explains, `evidence[]`, `symptom`, `next_measurement`. A relation or evidence: `name`, `value`, `unit`, `interval`, and the threshold that it passed, `at_least` or `at_most` ([`diagnosis`]) |
 //! | `time_course` | `from_s`, `to_s` of the figures; `slices`, of equally many requests; `steady_state`: `from_s`, `to_s`, `found`, and of a warm-up in the figures `warm_up_s` (its end), `warm_up_requests`, `warm_up_metric`; `trends[]`: `metric`, `per_minute`, `interval`, `relative_rise`, `p_value`, `verdict`; `load_effect`: TTFT against requests of a slice; `slice_advice` ([`time_course`]) |
 //! | `checklist[]` | ten rows: `item`, `requirement`, `answer` (`met`, `not_met`, `unknown`), `evidence` ([`checklist`]) |
@@ -89,6 +90,7 @@ pub mod request_point;
 pub mod request_view;
 pub mod saturation;
 pub mod servers;
+pub mod sessions;
 pub mod side_by_side;
 pub mod slice_flow;
 pub mod source;
@@ -120,6 +122,7 @@ use hardware::{BandwidthBound, Hardware};
 use in_flight::InFlightStats;
 use metric::{MetricUnit, ReportMetric};
 use servers::ServerSummary;
+use sessions::SessionSummary;
 use side_by_side::ToolFigures;
 use source::ReportSource;
 pub use summary::{RequestSummary, SloGoodput, Throughput, TokenTotals, slo_goodput};
@@ -154,6 +157,9 @@ pub struct Report {
     /// Groups of requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<RequestGroup>,
+    /// Sessions, if one has several turns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sessions: Option<SessionSummary>,
     /// Conditions of `--fail-if`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<ConditionResult>,
@@ -280,6 +286,7 @@ impl Report {
             warm_up,
             models,
             points,
+            parents,
             gaps,
             refusals,
             ..
@@ -311,6 +318,7 @@ impl Report {
         };
         let mut summary = RequestSummary::of(whole, seconds, &settings.slos, percentiles);
         summary.add_confidence(points, std::mem::take(gaps), settings);
+        let sessions = SessionSummary::of(points, parents, &settings.slos);
         let slices = slices.iter_mut().map(slice).collect();
         let servers = summarize_servers(&sources, &|_| true);
         let groups = groups.iter_mut().map(group).collect();
@@ -357,6 +365,7 @@ impl Report {
             servers,
             slices,
             groups,
+            sessions,
             conditions,
             per_gpu,
             bandwidth_bound: None,

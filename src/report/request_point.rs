@@ -5,13 +5,17 @@ use super::metric::ReportMetric;
 use super::request_view::RequestView;
 use super::saturation::LoadSample;
 use crate::measure::record::Outcome;
+use crate::measure::session::{MAX_SESSION_SLOS, SessionRequest};
 use crate::measure::time::{Gap, Stamp};
+use crate::trace_file::blocks::hash_text;
 
-/// SLOs whose verdicts a point holds; the configuration allows no more.
-pub const MAX_POINT_SLOS: usize = 16;
+/// SLOs whose verdicts a point holds.
+pub const MAX_POINT_SLOS: usize = MAX_SESSION_SLOS;
 /// No value. A latency of 584 years is none either.
 const NONE: u64 = u64::MAX;
 const NONE_TOKENS: u32 = u32::MAX;
+/// Positions in a session from this one on are one.
+const MAX_TURN: u16 = u16::MAX;
 
 /// One request. Times are in nanoseconds. Points sort by their start, and the same whatever order the records came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,8 +42,10 @@ pub struct RequestPoint {
     pub success: bool,
     /// The client left.
     pub cancelled: bool,
-    /// The request follows another one of its session.
-    pub later_turn: bool,
+    /// Position in the session, from 0.
+    turn: u16,
+    /// Hash of the session's id.
+    session: u64,
 }
 
 impl RequestPoint {
@@ -73,7 +79,8 @@ impl RequestPoint {
             met: bits(|verdict| *verdict == Some(true)),
             success,
             cancelled: request.outcome == Some(Outcome::Cancelled),
-            later_turn: request.session.as_ref().is_some_and(|(_, turn)| *turn > 0),
+            turn: request.session.as_ref().map_or(0, |(_, turn)| (*turn).min(MAX_TURN.into()) as u16),
+            session: request.session.as_ref().map_or(NONE, |(session, _)| session_hash(session)),
         }
     }
 
@@ -98,6 +105,23 @@ impl RequestPoint {
             | ReportMetric::UserRate
             | ReportMetric::TokensPerChunk => None,
         }
+    }
+
+    /// Hash of the session's id.
+    pub fn session(&self) -> Option<u64> {
+        (self.session != NONE).then_some(self.session)
+    }
+
+    /// Position in the session, from 0, and at most 65,535.
+    pub fn turn(&self) -> u32 {
+        self.turn.into()
+    }
+
+    /// The request as its session counts it.
+    pub(super) fn of_session(&self) -> SessionRequest {
+        let (started, ended) = (self.started, self.ended().unwrap_or(self.started));
+        let [started, ended] = [started, ended].map(Stamp::from_nanos);
+        SessionRequest { started, ended, counted: self.counted, met: self.met }
     }
 
     /// Prompt tokens.
@@ -147,4 +171,9 @@ impl RequestPoint {
         let has = |bits: u16| slo < MAX_POINT_SLOS && bits >> slo & 1 == 1;
         has(self.counted).then(|| has(self.met))
     }
+}
+
+/// Hash of a session's id, which is never that of no session.
+pub(super) fn session_hash(session: &str) -> u64 {
+    hash_text(session).min(NONE - 1)
 }

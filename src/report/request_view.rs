@@ -68,6 +68,8 @@ pub struct RequestView {
     pub status: Option<u16>,
     /// Session id and the turn's position in it.
     pub session: Option<(String, u32)>,
+    /// Id of the session that this one is a sub-agent of.
+    pub parent: Option<String>,
     /// Requested model.
     pub model: Option<String>,
     /// Dialect.
@@ -133,6 +135,7 @@ impl RequestView {
             outcome: row.outcome,
             status: row.status,
             session: row.session.map(|session| (session, row.turn.unwrap_or(0))),
+            parent: row.parent,
             model: row.model,
             dialect: row.dialect,
             upstream: row.upstream,

@@ -12,7 +12,7 @@ use super::distribution::{MetricDistribution, percentile_name};
 use super::fidelity::text;
 use super::metric::ReportMetric;
 use super::servers::{SLICE_FIGURES, ServerSummary, aggregate};
-use super::{PerGpuThroughput, Report, RequestSummary, checklist, diagnosis, side_by_side, time_course};
+use super::{PerGpuThroughput, Report, RequestSummary, checklist, diagnosis, sessions, side_by_side, time_course};
 use crate::measure::server_metrics::ServerMetric;
 use crate::stats::interval::{Interval, NotEnoughData};
 
@@ -76,6 +76,13 @@ pub fn render(report: &Report, shown: &[f64], screen: TextLayout) -> String {
     }
     if let Some(table) = side_by_side::table(&report.side_by_side) {
         text += &format!("\n{}", aligned(&table));
+    }
+    if let Some(sessions) = &report.sessions {
+        text += "\nsessions: turns, model time and tool time\n";
+        text += &named_lines(sessions::text::lines(sessions), LABEL);
+        for table in [sessions::text::time_table(sessions), sessions::text::turn_table(sessions)] {
+            text += &format!("\n{}", aligned(&table));
+        }
     }
     text += "\ndiagnosis: what bounds the latencies\n";
     text += &named_lines(diagnosis::lines(&report.diagnosis), DIAGNOSIS);

@@ -61,6 +61,7 @@ pub mod prefix_cache;
 pub mod regression;
 mod sample_bucket;
 pub mod samples;
+pub mod session_histograms;
 pub mod similarity;
 pub mod slice_histogram;
 mod theil_sen;

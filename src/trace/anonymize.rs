@@ -37,7 +37,9 @@ pub fn anonymize(trace: Trace, rounding: AnonymizeRounding) -> Trace {
     let entries = entries.map(move |entry| {
         let mut entry = entry?;
         entry.prompt.blocks.iter_mut().for_each(|id| *id = ids.hash_one(*id));
-        entry.session = entry.session.map(|session| format!("{:016x}", sessions.hash_one(session)));
+        for session in [&mut entry.session, &mut entry.parent] {
+            *session = session.take().map(|session| format!("{:016x}", sessions.hash_one(session)));
+        }
         entry.model = entry.model.map(|model| pseudonym(&mut models, model));
         entry.upstream = None;
         entry.class = ClassValues::default();

@@ -56,6 +56,7 @@ fields! {
     PARTS "prompt.parts" |entry| !entry.prompt.parts.is_empty();
     SESSION "session" |entry| entry.session.is_some();
     TURN "turn" |entry| entry.turn.is_some();
+    PARENT "parent" |entry| entry.parent.is_some();
     THINK "think" |entry| entry.think.is_some();
     STATUS "status" |entry| entry.status.is_some();
     ENDING "ending" |entry| entry.ending.is_some();

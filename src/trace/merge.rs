@@ -112,14 +112,15 @@ fn with_own_ids(entries: TraceEntries, shift: u64, number: Option<u64>) -> Trace
 /// Gives a request the ids of copy number `copy`: distinct from other copies, equal where they were equal.
 pub(super) fn rename_copy(entry: &mut TraceEntry, copy: u64) {
     entry.prompt.blocks.iter_mut().for_each(|id| *id = combine(copy.wrapping_mul(0x5851_f42d_4c95_7f2d), *id));
-    if let Some(session) = &mut entry.session {
+    for session in [&mut entry.session, &mut entry.parent].into_iter().flatten() {
         session.push_str(&format!("#{copy}"));
     }
 }
 
 /// Memory of a waiting row, in bytes.
 pub(super) fn held_bytes(entry: &TraceEntry) -> usize {
-    let texts = [&entry.route, &entry.dialect, &entry.model, &entry.session, &entry.upstream, &entry.timing.gaps];
+    let TraceEntry { route, dialect, model, session, parent, upstream, timing, .. } = entry;
+    let texts = [route, dialect, model, session, parent, upstream, &timing.gaps];
     let texts: usize = texts.into_iter().flatten().map(String::capacity).sum();
     let ids = entry.prompt.blocks.capacity() * size_of::<u64>();
     size_of::<HeapRow>()

@@ -89,7 +89,11 @@ pub fn scale_selected_rate<E>(
         all.push((entries, if number == 0 { lost } else { ConversionLosses::default() }));
         header.get_or_insert(of_one);
     }
-    let header = header.unwrap_or_else(|| TraceHeader::new(""));
+    let mut header = header.unwrap_or_else(|| TraceHeader::new(""));
+    if *selection == TraceSelection::default() {
+        // Twice a sample of 5 % has the rate of 10 %.
+        header.sample = header.sample.map(|sample| sample * scale.factor).filter(|sample| *sample < 1.0 - 1e-9);
+    }
     if copies == 1 {
         let (entries, losses) = all.swap_remove(0);
         return Ok(Trace { header, entries, losses });

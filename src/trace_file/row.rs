@@ -223,6 +223,9 @@ pub struct TraceEntry {
     /// Position in the session, from 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<u32>,
+    /// Session that this one is a sub-agent of, as in `session`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
     /// Nanoseconds between the end of the previous reply and this request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub think: Option<u64>,

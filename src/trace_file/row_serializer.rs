@@ -51,8 +51,8 @@ macro_rules! objects {
 
 objects! {
     TraceEntry {
-        at, planned, route, dialect, model, stream, params, prompt, session, turn, think, status, ending, outcome, finish,
-        output_tokens, output_source, reasoning_tokens, timing, abort_tokens, in_flight, wanted, transfer, upstream,
+        at, planned, route, dialect, model, stream, params, prompt, session, turn, parent, think, status, ending, outcome,
+        finish, output_tokens, output_source, reasoning_tokens, timing, abort_tokens, in_flight, wanted, transfer, upstream,
         class, slo,
     }
     RequestParams { max_tokens, min_tokens, n, temperature, ignore_eos, logprobs, tools, structured }
@@ -272,6 +272,7 @@ mod tests {
                 },
                 session: letters.clone(),
                 turn: short,
+                parent: letters.clone(),
                 think: number,
                 status: Some(status),
                 ending: some.then_some(Ending::DownstreamGone),

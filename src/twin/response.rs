@@ -124,6 +124,7 @@ impl TwinResponse {
             session: entry.session,
             slo: entry.slo,
             turn: entry.turn,
+            parent: entry.parent,
             think: think.map(Gap::as_nanos),
             status,
             ending: Some(ending),

@@ -15,5 +15,6 @@ mod probes;
 mod prompts;
 mod recorder;
 mod sampling;
+mod sessions;
 mod settings;
 mod trace_file;

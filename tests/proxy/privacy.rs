@@ -28,7 +28,7 @@ fn assert_capture_is_silent(folder: &Path) {
 #[test]
 fn secrets_are_in_no_capture_log_metric_page_span_or_error() {
     let upstream = Upstream::start(serve);
-    for (format, session) in [("text", "header:x-user"), ("json", "body:metadata.user_id")] {
+    for (format, session) in [("text", "header:x-session-id"), ("json", "body:metadata.user_id")] {
         let folder = TempDir::new().unwrap();
         let exports = Arc::<Mutex<Vec<u8>>>::default();
         let taken = Arc::clone(&exports);
@@ -56,18 +56,23 @@ fn secrets_are_in_no_capture_log_metric_page_span_or_error() {
             assert_eq!(http2::request(run.listen, None, request, None).status, 200);
         });
         until("the proxy logs both streams", || run.log().matches("output_tokens").count() >= 2);
+        until("the sessions are on the page", || run.page("/api/state").contains("\"latest\""));
         assert_pages_are_silent(run.admin);
         run.terminate();
         assert!(run.log().contains("tokens_from"), "access lines: {}", run.log());
         assert_silent(run.log(), "the log");
         let exports = exports.lock().unwrap();
         let logs = ["streamgauge::access", "tokens_from", "forwarding"];
-        for known in ["gen_ai.server.request.duration", "chat llama", "gen_ai.response.model"].into_iter().chain(logs) {
+        for known in ["gen_ai.server.request.duration", "chat llama", "gen_ai.conversation.id"].into_iter().chain(logs)
+        {
             assert!(String::from_utf8_lossy(&exports).contains(known), "{known} was not exported");
         }
         assert_silent(&*exports, "OTLP");
         assert_capture_is_silent(folder.path());
-        let models: Vec<_> = rows(folder.path()).into_iter().filter_map(|row| row.model).collect();
+        let rows = rows(folder.path());
+        // The first request names its parent in a header, if sessions are named in one.
+        assert_eq!(rows[0].parent.is_some(), session.contains("header:"));
+        let models: Vec<_> = rows.into_iter().filter_map(|row| row.model).collect();
         assert_eq!(models, ["llama", "_other", "llama"]);
     }
 }

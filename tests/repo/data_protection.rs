@@ -5,6 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde_json::Value;
+use streamgauge::capture::live_sessions::LiveSessionRow;
 use streamgauge::capture::manifest::HourManifest;
 use streamgauge::export::admin::requests::RequestsResponse;
 use streamgauge::export::registry::catalog::{TABLE, attribute};
@@ -133,6 +134,15 @@ fn every_field_of_a_recent_request_is_on_the_page() {
     let requests = written.iter().filter_map(|name| name.strip_prefix("requests.").map(str::to_owned)).collect();
     assert!(written.contains("requests.phases_ms.first_token"), "{written:?}");
     assert_same(&listed("Recent requests", "field"), &requests, "fields of a recent request");
+}
+
+#[test]
+fn every_field_of_a_session_is_on_the_page() {
+    let schema = schemars::SchemaGenerator::default().into_root_schema_for::<LiveSessionRow>().to_value();
+    let mut written = BTreeSet::new();
+    properties(&schema, &schema, "", &mut written);
+    assert!(written.contains("session") && written.contains("missed_slos"), "{written:?}");
+    assert_same(&listed("Sessions", "field"), &written, "fields of a session");
 }
 
 #[test]

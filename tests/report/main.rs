@@ -13,6 +13,7 @@ mod out_formats;
 mod peer_files;
 mod plan;
 mod results;
+mod sessions;
 mod sweeps;
 mod time_course;
 mod tool_definitions;

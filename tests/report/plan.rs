@@ -75,7 +75,7 @@ fn sweep_of(levels: Vec<MeasuredLevel>) -> MeasuredSweep {
 }
 
 fn traffic(rates: &[f64]) -> Traffic {
-    Traffic { source: "day".to_owned(), arrivals: minutes(rates), mix: Some(LoadMix::default()) }
+    Traffic { source: "day".to_owned(), arrivals: minutes(rates), mix: Some(LoadMix::default()), sample: None }
 }
 
 #[track_caller]
@@ -206,7 +206,7 @@ fn a_plan_shows_what_throughput_would_have_bought_and_what_each_reserve_is_for()
 
 #[test]
 fn a_constant_rate_needs_a_number_of_replicas_and_no_order() {
-    let at = |rate| Traffic { source: String::new(), arrivals: Arrivals::constant(rate), mix: None };
+    let at = |rate| Traffic { source: String::new(), arrivals: Arrivals::constant(rate), mix: None, sample: None };
     let plan =
         |rate, reserves| CapacityPlan::of(sweep_of(levels()), &at(rate), reserves, ReplicaCost::default()).unwrap();
     let planned = plan(100.0, reserves(0.2, 1, 180.0));
@@ -478,6 +478,35 @@ fn a_trace_gives_arrivals_over_time_and_the_warning_that_its_lengths_are_others(
     assert!(text.contains("warning: ISL differs: 1057 tokens on average in the traffic, 64 in the sweep"), "{text}");
     let plain = plan(Path::new(SWEEP), trace, &["--plain"]).stdout;
     assert!(plain.contains("replicas, paid") && plain.is_ascii(), "{plain}");
+}
+
+#[test]
+fn arrivals_of_a_sampled_capture_are_those_of_all_sessions_and_the_plan_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan_of = |sample: Option<f64>| {
+        let path = folder.path().join("traffic.jsonl.zst");
+        let header = TraceHeader { sample, ..TraceHeader::new("streamgauge test") };
+        let mut writer = TraceWriter::new(File::create(&path).unwrap(), &header).unwrap();
+        // 2 requests/s for 100 s.
+        for number in 0..=200_u64 {
+            let row = TraceEntry { at: number * 500 * MS, output_tokens: Some(9), ..TraceEntry::default() };
+            writer.write(&row).unwrap();
+        }
+        writer.finish().unwrap();
+        parsed(&plan(Path::new(SWEEP), path.to_str().unwrap(), &["--json"]))["traffic"].clone()
+    };
+    let (all, sampled) = (plan_of(None), plan_of(Some(0.05)));
+    near(all["mean_rate"].as_f64().unwrap(), 2.01);
+    near(sampled["mean_rate"].as_f64().unwrap(), 40.2);
+    near(sampled["peak_rate"].as_f64().unwrap(), 20.0 * all["peak_rate"].as_f64().unwrap());
+    near(sampled["requests_per_day"].as_f64().unwrap(), 40.2 * 86_400.0);
+    assert_eq!((&all["sample"], &sampled["sample"]), (&json!(null), &json!(0.05)));
+
+    let traffic = Traffic { sample: Some(0.05), ..traffic(&[10.0, 10.0]) };
+    let plan = CapacityPlan::of(sweep_of(levels()), &traffic, reserves(0.0, 0, 0.0), ReplicaCost::default()).unwrap();
+    let said =
+        "the capture kept 5 % of the sessions, and arrivals are counted 20 times: the other sessions are like these";
+    assert!(plan.assumptions.iter().any(|assumption| assumption.starts_with(said)), "{:?}", plan.assumptions);
 }
 
 #[test]

@@ -15,6 +15,7 @@ const FIELDS: &str = concat!(
     "Authorization: Bearer canary7f3a-bearer\r\nX-API-Key: canary7f3a-key\r\nCookie: a=canary7f3a-cookie\r\n",
     "X-User: canary7f3a-header-user\r\ncanary7f3a-field: x\r\nbaggage: user=canary7f3a\r\n",
     "X-Forwarded-For: canary7f3a-address\r\n",
+    "X-Session-Id: canary7f3a-session\r\nX-Parent-Session-Id: canary7f3a-parent\r\n",
 );
 
 /// The body of a chat request. The model's name is a path.

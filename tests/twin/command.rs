@@ -144,6 +144,45 @@ fn a_twin_fitted_to_a_run_predicts_it_and_says_where_it_extrapolates() {
 }
 
 #[test]
+fn a_sampled_capture_is_a_part_of_the_load_and_the_notes_name_the_factor_that_restores_it() {
+    let place = place();
+    let folder = place.path();
+    let traffic = fs::read_to_string(folder.join("traffic.jsonl")).unwrap();
+    let (header, rows) = traffic.split_once('\n').unwrap();
+    let mut header: TraceHeader = serde_json::from_str(header).unwrap();
+    header.sample = Some(0.25);
+    fs::write(folder.join("traffic.jsonl"), format!("{}\n{rows}", serde_json::to_string(&header).unwrap())).unwrap();
+    let notes = |more: &[&str]| {
+        let told = streamgauge(folder, &[&RUN[..], more].concat());
+        assert_eq!(told.code, Some(0), "{}", told.stderr);
+        told.stderr
+    };
+    let part = |share: u32| {
+        format!("note: the rows are {share} % of the sessions, so the load is that part of production's; ")
+    };
+    let remedy = "--scale 4x simulates all of it";
+    assert!(notes(&[]).contains(&(part(25) + remedy)), "{}", notes(&[]));
+    assert!(notes(&["--scale", "2x"]).contains(&(part(50) + remedy)), "{}", notes(&["--scale", "2x"]));
+    assert!(!notes(&["--scale", "4x"]).contains("% of the sessions"));
+
+    // `trace scale` writes what is left of the sample.
+    ok(folder, &["trace", "scale", "traffic.jsonl", "--rate", "2x", "-o", "half.jsonl"]);
+    let header: TraceHeader =
+        serde_json::from_str(fs::read_to_string(folder.join("half.jsonl")).unwrap().lines().next().unwrap()).unwrap();
+    assert_eq!(header.sample, Some(0.5));
+
+    let plan = |twin: &str| {
+        let goal = ["plan", "--twin", twin, "--traffic", "traffic.jsonl", "--slo", "chat: e2e<=1h", "--json"];
+        serde_json::from_str::<Value>(&ok(folder, &goal)).unwrap()
+    };
+    let planned = plan("twin.json");
+    assert_eq!((&planned["traffic"]["requests"], &planned["traffic"]["sample"]), (&json!(1_200.0), &json!(0.25)));
+    let said = "the capture kept 25 % of the sessions, and copies of them stand for the others";
+    let assumptions = planned["assumptions"].as_array().unwrap();
+    assert!(assumptions.iter().any(|of| of.as_str().unwrap().starts_with(said)), "{assumptions:?}");
+}
+
+#[test]
 fn an_error_names_the_place_and_the_remedy_and_exits_with_2() {
     let place = place();
     let folder = place.path();

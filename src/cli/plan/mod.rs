@@ -35,7 +35,7 @@ With --twin, fleets of the twin run the traffic in virtual time: each window get
 it. The twin's held-out error gives the interval, and the plan marks where it extrapolates. It is SIMULATED.
 
 TRAFFIC is a capture, a trace in any format that `streamgauge trace` reads, or a rate such as 12/s, 300/min or 5000/h. \
-Replicas follow the rate of windows of a minute. A failed replica, headroom and the start-up time each add replicas; the \
+The arrivals of a sampled capture are scaled to all sessions. Replicas follow the rate of windows of a minute. A failed replica, headroom and the start-up time each add replicas; the \
 report shows what each costs and what it prevents. It also shows what planning by raw throughput would buy, and how many \
 requests would miss the SLO. Every assumption is listed.
 
@@ -206,11 +206,12 @@ impl Args {
 fn traffic(text: &str) -> anyhow::Result<Traffic> {
     let path = Path::new(text);
     if let Some(rate) = rate(text).filter(|_| !path.exists()) {
-        return Ok(Traffic { source: format!("{rate} requests/s"), arrivals: Arrivals::constant(rate), mix: None });
+        let (source, arrivals) = (format!("{rate} requests/s"), Arrivals::constant(rate));
+        return Ok(Traffic { source, arrivals, mix: None, sample: None });
     }
     ensure_rereadable(path)?;
     let opened = trace_source::open(path, TraceReadOptions::default());
-    let TraceSource { rows, .. } = opened.map_err(|error| {
+    let TraceSource { header, rows, .. } = opened.map_err(|error| {
         anyhow::anyhow!("--traffic: {error}; remedy: name a capture or a trace, or give a rate such as 12/s")
     })?;
     let (mut arrivals, mut mix) = (ArrivalCounter::default(), LoadMix::default());
@@ -226,7 +227,10 @@ fn traffic(text: &str) -> anyhow::Result<Traffic> {
         }
     }
     let arrivals = arrivals.finish().map_err(|error| anyhow::anyhow!("{text}: {error}"))?;
-    Ok(Traffic { source: text.to_owned(), arrivals, mix: Some(mix) })
+    let sample = header.sample.filter(|share| *share > 0.0 && *share < 1.0);
+    let traffic = Traffic { source: text.to_owned(), arrivals, mix: Some(mix), sample };
+    let arrivals = traffic.arrivals.clone().scaled(traffic.times());
+    Ok(Traffic { arrivals, ..traffic })
 }
 
 /// Requests per second, if the text is a rate.

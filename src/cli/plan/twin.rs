@@ -16,7 +16,7 @@ use crate::report::plan::simulated::need::NeedSearch;
 use crate::report::plan::simulated::windows::{SimulatedRequest, SimulatedWindows};
 use crate::report::plan::simulated::{FittedLimits, PlanTwin, SimulatedNeeds, SimulatedPlan, headroom_factor};
 use crate::report::request_view::RequestView;
-use crate::trace::scale::RateScale;
+use crate::trace::scale::{MAX_COPIES, RateScale};
 use crate::trace_file::gaps;
 use crate::twin::fleet::FleetOptions;
 use crate::twin::model::TwinModel;
@@ -59,6 +59,11 @@ impl<'a> TwinQuestion<'a> {
         anyhow::ensure!(
             parsed.replicas().is_none(),
             "--router {router}: it fixes the replicas, which a plan looks for; remedy: compare pools with `streamgauge twin run`"
+        );
+        anyhow::ensure!(
+            traffic.times() * headroom_factor(&reserves) <= MAX_COPIES,
+            "--traffic {}: the sample is too small to be simulated in at most {MAX_COPIES} copies; remedy: capture a larger share, or plan with --measured",
+            traffic.source
         );
         let model = TwinModel::read(twin)?;
         let fleets = model.fleets(&[], None, parsed).map_err(anyhow::Error::msg)?;
@@ -138,6 +143,7 @@ impl<'a> TwinQuestion<'a> {
         schedule: Vec<ScheduledReplicas>,
         factor: f64,
     ) -> anyhow::Result<SimulatedWindows> {
+        let factor = factor * self.traffic.times();
         let rate = (factor > 1.0).then_some(RateScale { factor, offset: COPY_OFFSET.as_nanos(), seed: 0 });
         let source = trace_source::open(self.path, TraceReadOptions { rate, ..TraceReadOptions::default() });
         let source = source.map_err(anyhow::Error::from_boxed)?;

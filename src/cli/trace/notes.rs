@@ -28,6 +28,17 @@ pub(in crate::cli) fn format_note(path: &Path, format: &TraceFormat, by: Option<
 pub(in crate::cli) const WHOLE_TURNS_NOTE: &str =
     "note: prompts are made whole: each has the prompts and answers before it in its session";
 
+/// That the rows are a sample, whose load is a part of production's.
+pub(in crate::cli) fn sample_note(header: &TraceHeader, remedy: impl FnOnce(f64) -> String) -> Option<String> {
+    let share = header.sample?;
+    let shown = |number: f64| (number * 1e4).round() / 1e4;
+    let remedy = remedy(shown(1.0 / share));
+    Some(format!(
+        "note: the rows are {} % of the sessions, so the load is that part of production's; {remedy}",
+        shown(share * 100.0)
+    ))
+}
+
 /// What the block ids of a trace are.
 pub(super) fn describe_blocks(header: &TraceHeader) -> Option<String> {
     let blocks = header.blocks.as_ref()?;

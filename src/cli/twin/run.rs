@@ -158,6 +158,9 @@ impl RunArgs {
         let opened = self.open()?;
         let by = self.input_format.is_none().then_some(opened.format.detected_by);
         eprint_line(&notes::format_note(&self.traffic, opened.format, by, &opened.source_header));
+        let by_scale =
+            |times: f64| format!("--scale {}x simulates all of it", times * self.scale.map_or(1.0, |by| by.0));
+        notes::sample_note(&opened.header, by_scale).iter().for_each(|note| eprint_line(note));
         let routers = self.routers.iter().map(|text| Ok((text.as_str(), text.parse::<Router>()?)));
         let routers = routers.collect::<Result<Vec<_>, String>>().map_err(|why| anyhow::anyhow!("--router: {why}"))?;
         let counts = self

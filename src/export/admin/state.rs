@@ -13,6 +13,20 @@
 //!
 //! In a run (`streamgauge replay`, `load`) it also contains `replay` as in `/api/history`.
 //!
+//! With a capture it contains the sessions that had a turn in the last 15 minutes
+//! ([`LiveSessionsView`]; [`crate::measure::session`] has the definitions):
+//! ```json
+//! "sessions": {
+//!   "sessions": 12, "removed": 0, "sub_agents": 3, "turns": {"mean": 4.2, "p50": 4, "p90": 7, "max": 9},
+//!   "model": D, "tool": D, "time_to_last_turn": D, "model_share": 0.62,
+//!   "goodput": [{"slo": "chat", "met": 9, "counted": 12, "share": 0.75}],
+//!   "by_turn": [{"turn": "0", "requests": 12, "input_tokens": 9000, "cached_tokens": 0, "cached_share": 0.0}],
+//!   "latest": [{"session": "9183623af61ad68f", "parent": null, "turns": 3, "model_ms": 900.0, "tool_ms": 4000.0,
+//!     "time_to_last_turn_ms": 4900.0, "cached_share": 0.4, "missed_slos": [], "idle_ms": 100.0}]
+//! }
+//! ```
+//! where D has `count`, `mean_ms`, `p50_ms`, `p90_ms`, `p99_ms` and `max_ms`, and `latest` at most 20 sessions.
+//!
 //! `recent` has the last 50 requests, each as R of [`requests`](super::requests). `state` is `unknown`, `reachable` or
 //! `unreachable`.
 
@@ -20,6 +34,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::requests::RecentRequestView;
+use crate::capture::live_sessions::LiveSessionsView;
 use crate::export::control::live_view::InFlight;
 use crate::export::control::run_status;
 use crate::export::control::state::ControlState;
@@ -41,6 +56,8 @@ pub struct StateResponse<'a> {
     upstream_connections: ConnectionCounts,
     #[serde(skip_serializing_if = "Option::is_none")]
     replay: Option<run_status::RunView<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sessions: Option<LiveSessionsView>,
     recent: Vec<RecentRequestView>,
 }
 
@@ -70,6 +87,7 @@ impl<'a> StateResponse<'a> {
             in_flight: telemetry.in_flight(),
             upstream_connections: ConnectionCounts { idle, active },
             replay: telemetry.run_view(),
+            sessions: telemetry.live_sessions(),
             recent: recent.into_iter().map(RecentRequestView::of).collect(),
         }
     }

@@ -16,6 +16,7 @@ use crate::capture::message::{CaptureHandle, CapturedRequest};
 use crate::capture::prefetch;
 use crate::capture::prefetch::{Prefetch, together};
 use crate::capture::recorder::CaptureRecorder;
+use crate::export::otlp::pending_spans::PendingSpans;
 use crate::export::registry::drops::{DropReason, Drops};
 use crate::export::trace_context::RequestTrace;
 use crate::measure::observer::Progress;
@@ -38,17 +39,23 @@ pub struct FinishedRequest {
     pub trace: Option<RequestTrace>,
     /// Additional data for the capture, if there is one.
     pub capture_handle: Option<CaptureHandle>,
+    /// Spans that wait for the session that the capture finds.
+    pub spans: Option<Box<PendingSpans>>,
 }
 
 impl From<RequestRecord> for FinishedRequest {
     fn from(record: RequestRecord) -> Self {
-        Self { record, trace: None, capture_handle: None }
+        Self { record, trace: None, capture_handle: None, spans: None }
     }
 }
 
 impl CapturedRequest for FinishedRequest {
     fn parts(&mut self) -> Option<(&mut CaptureHandle, &RequestRecord)> {
         Some((self.capture_handle.as_mut()?, &self.record))
+    }
+
+    fn set_session(&mut self, session: &str) {
+        self.spans.iter_mut().for_each(|spans| spans.set_conversation(session));
     }
 }
 

@@ -7,14 +7,16 @@ use tokio::task::spawn_blocking;
 
 use super::live_view::{InFlight, LiveSnapshot, OpenStreams};
 use super::process_control::ProcessControl;
-use super::queue::{DRAIN_INTERVAL, QueuedReport, ReportReceiver};
+use super::queue::{DRAIN_INTERVAL, FinishedRequest, QueuedReport, ReportReceiver};
 use super::recent_requests::{RecentRequest, RecentRequests, RecentSince};
 use super::run_status;
 use super::slo_limit::SloLimit;
+use crate::capture::live_sessions::LiveSessionsView;
 use crate::capture::recorder::CaptureRecorder;
 use crate::clock::Clock;
 use crate::config::TailSampling;
 use crate::export::otlp::batch::BatchQueue;
+use crate::export::otlp::pending_spans::PendingSpans;
 use crate::export::otlp::traces::{RequestSpans, SpanEncoder};
 use crate::export::registry::aggregate;
 use crate::export::registry::aggregate::Aggregate;
@@ -182,25 +184,26 @@ impl ControlState {
                     state.aggregate.record_replayed(record, *lag, moment);
                     state.remember(record, None, moment);
                 }
-                QueuedReport::Finished(finished) => {
-                    self.finished(&mut state, &finished.record, finished.trace.as_ref(), moment);
+                QueuedReport::Finished(mut finished) => {
+                    self.finished(&mut state, &mut finished, moment);
                     self.inbox.forward(finished);
                 }
             }
         }
     }
 
-    fn finished(
-        &self,
-        state: &mut ControlStateInner,
-        record: &RequestRecord,
-        trace: Option<&RequestTrace>,
-        moment: TimePoint,
-    ) {
+    fn finished(&self, state: &mut ControlStateInner, finished: &mut FinishedRequest, moment: TimePoint) {
+        let FinishedRequest { record, trace, capture_handle, spans } = finished;
+        let (record, trace) = (&*record, trace.as_ref());
         let kept = trace.filter(|trace| self.spans.is_some() && trace.is_kept(record, &state.tail_keep));
         state.aggregate.record_finished(record, kept, moment);
         if let (Some(trace), Some(queue)) = (kept, &self.spans) {
-            queue.push(|| RequestSpans::new(record, trace, state.aggregate.settings(), moment));
+            let encode = || RequestSpans::new(record, trace, state.aggregate.settings(), moment);
+            // The capture knows the session, if there is one.
+            match capture_handle.is_some() && self.inbox.capture().is_some() {
+                true => *spans = Some(PendingSpans::new(encode(), queue)),
+                false => queue.push(encode),
+            }
         }
         state.remember(record, trace, moment);
     }
@@ -286,6 +289,11 @@ impl ControlState {
         self.drain();
         let counted = self.lock().aggregate.snapshot_of(&LiveSnapshot::INSTRUMENTS, TimePoint::now(&self.clock));
         LiveSnapshot::from_snapshot(&counted, self.in_flight(), self.clock.now())
+    }
+
+    /// Returns the sessions of the last quarter of an hour, if a capture finds any.
+    pub(in crate::export) fn live_sessions(&self) -> Option<LiveSessionsView> {
+        self.inbox.capture()?.live_sessions()
     }
 
     /// Forwards counted requests to this capture from now on.

@@ -10,6 +10,7 @@ mod http;
 pub mod logs;
 pub mod metrics;
 mod payload;
+pub mod pending_spans;
 mod protobuf_writer;
 pub mod traces;
 

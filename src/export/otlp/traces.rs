@@ -12,6 +12,7 @@ use bytes::Bytes;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use prost::Message;
+use prost::encoding::{decode_key, decode_varint};
 
 use super::attributes;
 use super::batch::{BatchEncoder, BatchExporter, BatchQueue};
@@ -69,7 +70,11 @@ const STATUS_CODE: u32 = 3;
 
 /// Encoded spans of one request: two `spans` fields of a `ScopeSpans`.
 #[derive(Debug)]
-pub struct RequestSpans(pub(super) Vec<u8>);
+pub struct RequestSpans {
+    pub(super) bytes: Vec<u8>,
+    /// Place of the CLIENT span, the last field.
+    pub(super) client: usize,
+}
 
 impl RequestSpans {
     /// Number of spans per request.
@@ -106,6 +111,7 @@ impl RequestSpans {
             server_attributes(&mut Attributes(out), record, settings, error.as_deref());
             status(out, error.is_some());
         });
+        let client = out.len();
         nested(&mut out, scope_spans::SPANS, |out| {
             common(out, trace.client_span, Some(trace.server_span), SpanKind::Client, 0);
             let (error, model) = (error_type(record), record.shape.model.as_deref().map(display_model));
@@ -117,7 +123,21 @@ impl RequestSpans {
             events(out, record, moment);
             status(out, error.is_some());
         });
-        Self(out)
+        Self { bytes: out, client }
+    }
+
+    /// Adds the id of the request's session to its CLIENT span.
+    pub(in crate::export) fn set_conversation(&mut self, session: &str) {
+        let written = self.bytes.split_off(self.client);
+        let mut span = &written[..];
+        // Both were written above.
+        let is_read = decode_key(&mut span).is_ok() && decode_varint(&mut span).is_ok();
+        debug_assert!(is_read, "the span is a field with a length");
+        nested(&mut self.bytes, scope_spans::SPANS, |out| {
+            out.extend_from_slice(span);
+            let mut attributes = Attributes(out);
+            attributes.text("gen_ai.conversation.id", Some(session));
+        });
     }
 }
 
@@ -141,7 +161,7 @@ impl SpanEncoder {
         let Self { resource, scope, schema_url } = self;
         let schema = schema_url.as_bytes();
         let (of_scope, of_schema) = (scope_spans::SCOPE, scope_spans::SCHEMA_URL);
-        let spans: usize = requests.iter().map(|spans| spans.0.len()).sum();
+        let spans: usize = requests.iter().map(|spans| spans.bytes.len()).sum();
         let inner = field_len(of_scope, scope.len()) + spans + field_len(of_schema, schema.len());
         let outer = field_len(of_scope, resource.len())
             + field_len(scope_spans::SPANS, inner)
@@ -152,7 +172,7 @@ impl SpanEncoder {
         bytes(&mut out, of_scope, resource);
         length(&mut out, scope_spans::SPANS, inner);
         bytes(&mut out, of_scope, scope);
-        requests.iter().for_each(|spans| out.extend_from_slice(&spans.0));
+        requests.iter().for_each(|spans| out.extend_from_slice(&spans.bytes));
         bytes(&mut out, of_schema, schema);
         bytes(&mut out, of_schema, schema);
         out.into()
@@ -375,7 +395,7 @@ mod tests {
     /// Decodes a request's spans as a collector does.
     fn spans(record: &RequestRecord, trace: &RequestTrace) -> [Span; 2] {
         let spans = RequestSpans::new(record, trace, &aggregate::AggregateSettings::default(), NOW);
-        ScopeSpans::decode(&spans.0[..]).unwrap().spans.try_into().unwrap()
+        ScopeSpans::decode(&spans.bytes[..]).unwrap().spans.try_into().unwrap()
     }
 
     fn shown(span: &Span) -> Vec<String> {
@@ -523,6 +543,22 @@ mod tests {
             let id = "x".repeat(len);
             let [_, client] = spans(&RequestRecord { response_id: Some(id.as_str().into()), ..record() }, &trace);
             assert!(shown(&client).contains(&format!("gen_ai.response.id={id}")), "{len}");
+        }
+    }
+
+    #[test]
+    fn the_session_is_the_last_attribute_of_the_client_span_and_of_no_other() {
+        let trace = RequestTrace::begin(&Sampler::default(), None, None);
+        for len in [0, 60, 16_384] {
+            let record = RequestRecord { response_id: Some("x".repeat(len).as_str().into()), ..record() };
+            let [server, client] = spans(&record, &trace);
+            let mut with = RequestSpans::new(&record, &trace, &aggregate::AggregateSettings::default(), NOW);
+            with.set_conversation("0123456789abcdef");
+            let [same, with]: [Span; 2] = ScopeSpans::decode(&with.bytes[..]).unwrap().spans.try_into().unwrap();
+            assert_eq!(same, server);
+            let mut expected = shown(&client);
+            expected.push("gen_ai.conversation.id=0123456789abcdef".to_owned());
+            assert_eq!((shown(&with), &with.events, &with.span_id), (expected, &client.events, &client.span_id));
         }
     }
 

@@ -114,6 +114,7 @@ impl CompletedRequest {
             },
             session: asked.session.clone(),
             turn: asked.turn,
+            parent: asked.parent.clone(),
             think: self.think.map(Gap::as_nanos),
             in_flight: Some(self.in_flight),
             wanted: self.wanted.clone(),

@@ -364,8 +364,8 @@ mod tests {
 
     #[test]
     fn a_stream_that_is_open_holds_nothing_of_how_its_request_was_sent() {
-        // A task must fit into 2 KiB with the runtime's own overhead: thousands are open at a time.
+        // A task must fit into 2 KiB with the runtime's own 112 bytes: thousands are open at a time.
         let open = size(|mut exchange, io| async move { exchange.run(io).await });
-        assert!(open < 1_910, "{open} bytes, of which the request is {}", size_of::<ReplayExchange>());
+        assert!(open <= 2_048 - 112, "{open} bytes, of which the request is {}", size_of::<ReplayExchange>());
     }
 }

@@ -14,7 +14,7 @@ use crate::report::request_point::RequestPoint;
 use crate::report::text::{
     BreakdownKind, breakdown_table, confidence_table, has_planned_times, latencies, lines, zero_gaps,
 };
-use crate::report::{checklist, diagnosis, side_by_side, time_course};
+use crate::report::{checklist, diagnosis, sessions, side_by_side, time_course};
 use crate::stats::samples::SortedSamples;
 use crate::stats::slice_histogram::HistogramColumns;
 
@@ -130,6 +130,12 @@ pub fn render(report: &Report, charts: &mut RunCharts<'_>, shown: &[f64]) -> Str
     }
     if let Some(tools) = side_by_side::table(&report.side_by_side) {
         page.table("What each tool would have reported", &tools);
+    }
+    if let Some(sessions) = &report.sessions {
+        page.heading(sessions::text::TITLE);
+        page.lines(sessions::text::lines(sessions));
+        page.table("Turns and times", &sessions::text::time_table(sessions));
+        page.table("By turn", &sessions::text::turn_table(sessions));
     }
     page.heading("Diagnosis: what bounds the latencies");
     page.lines(diagnosis::lines(&report.diagnosis));

@@ -48,6 +48,7 @@ struct Metadata {
     #[serde(default)]
     was_cancelled: bool,
     x_correlation_id: Option<String>,
+    parent_correlation_id: Option<String>,
     turn_index: Option<u32>,
 }
 
@@ -183,6 +184,7 @@ impl RecordLine {
             }),
             status: code,
             session: metadata.x_correlation_id.zip(metadata.turn_index),
+            parent: metadata.parent_correlation_id,
             warm_up: is_warm_up(metadata.benchmark_phase.as_deref()),
             ..PeerRequest::default()
         })

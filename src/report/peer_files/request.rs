@@ -41,6 +41,8 @@ pub struct PeerRequest {
     pub status: Option<u16>,
     /// Session, and position in it.
     pub session: Option<(String, u32)>,
+    /// Session that this one is a sub-agent of.
+    pub parent: Option<String>,
     /// The tool's own warm-up, which counts in no figure.
     pub warm_up: bool,
 }
@@ -69,6 +71,7 @@ impl PeerRequest {
             },
             session,
             turn,
+            parent: self.parent,
             status: self.status,
             outcome: self.outcome,
             output_tokens: self.tokens.map(|count| count.tokens),

@@ -51,6 +51,13 @@ impl Arrivals {
         Self { windows: vec![ArrivalWindow { seconds: SECONDS_PER_DAY, requests: rate * SECONDS_PER_DAY }] }
     }
 
+    /// The arrivals, each `times` over: those of all sessions, from a sample of them.
+    #[must_use]
+    pub fn scaled(mut self, times: f64) -> Self {
+        self.windows.iter_mut().for_each(|window| window.requests *= times);
+        self
+    }
+
     /// Number of requests.
     pub fn requests(&self) -> f64 {
         self.windows.iter().map(|window| window.requests).sum()

@@ -38,6 +38,7 @@ pub(super) fn assumptions(plan: &CapacityPlan, traffic: &Traffic) -> Vec<String>
                 reserves.start_up()
             ),
         });
+        list.extend(traffic.sample.map(sampled_arrivals));
         list.push(format!("every day repeats the {:.1} min of the traffic", plan.traffic.seconds / 60.0));
     }
     list.push(replica_price(cost));
@@ -58,6 +59,21 @@ pub(super) fn assumptions(plan: &CapacityPlan, traffic: &Traffic) -> Vec<String>
         list.push(format!("a replica draws the power of level {} at all times", level.name));
     }
     list
+}
+
+/// What arrivals rest on that a sample stands for.
+pub(super) fn sampled_arrivals(share: f64) -> String {
+    format!(
+        "the capture kept {} % of the sessions, and arrivals are counted {} times: the other sessions are like these, and \
+         windows of a sample vary more than those of all traffic, so the peak is rather too high",
+        rounded(share * 100.0),
+        rounded(1.0 / share)
+    )
+}
+
+/// A number without the digits that a share of decimal places leaves.
+pub(super) fn rounded(number: f64) -> f64 {
+    (number * 1e4).round() / 1e4
 }
 
 /// GPUs of a replica, and their price.

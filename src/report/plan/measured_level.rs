@@ -103,7 +103,7 @@ impl LevelFold {
         self.seconds += run.seconds;
         self.is_closed_loop |= run.source.closed_loop;
         self.is_saturated |= run.growth.is_some();
-        self.later_turns += run.points.iter().filter(|request| request.later_turn).count() as u64;
+        self.later_turns += run.points.iter().filter(|request| request.turn() > 0).count() as u64;
         self.watts.extend(watts(&run));
         let counts = |slo: &Slo| goals.share_of(slo.name()).is_some();
         let slos: Vec<usize> = run.slos.iter().enumerate().filter(|(_, slo)| counts(slo)).map(|(at, _)| at).collect();

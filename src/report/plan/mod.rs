@@ -17,7 +17,7 @@
 //! |---|---|
 //! | `measured` | `path`, `goals`, `slos`, `levels[]`: `name`, `rate`, `throughput`, `requests`, `verdict` (`held`, `held_unsure`, `missed_unsure`, `missed`, `saturated`), `miss_share`, `output_tokens_per_second`, `good_tokens_per_request`, `watts`; `left_out[]`, levels that show nothing: `name`, `reason`; `mix` at the level of the capacity: `input_tokens`, `output_tokens` (means), `later_turn_share`, `cached_share` |
 //! | `capacity` | of one replica, in requests/s: `rate`, `low`, `high`, `at_least` |
-//! | `traffic` | `source`, `is_constant`, `requests`, `seconds`, `window_s`, `mean_rate`, `peak_rate`, `requests_per_day`, `mix` |
+//! | `traffic` | `source`, `is_constant`, `requests`, `seconds`, `window_s`, `mean_rate`, `peak_rate`, `requests_per_day`, `sample` (share of sessions that the capture kept; the arrivals are of all), `mix` |
 //! | `reserves` | `headroom` (share), `failed`, `start_up_s` |
 //! | `cost` | `gpus` of a replica, `dollars_per_gpu_hour` |
 //! | `fleet` | replicas that follow the arrivals: `peak_replicas`, `mean_replicas`, `peak_gpus`, `gpu_hours_per_day`, `dollars_per_day` |
@@ -82,6 +82,15 @@ pub struct Traffic {
     pub arrivals: Arrivals,
     /// Mix of the requests; `None` for a plain rate.
     pub mix: Option<LoadMix>,
+    /// Share of the sessions that the capture kept, above 0 and below 1: the arrivals are those of all sessions.
+    pub sample: Option<f64>,
+}
+
+impl Traffic {
+    /// Times that the requests of the source stand for.
+    pub fn times(&self) -> f64 {
+        self.sample.map_or(1.0, |share| 1.0 / share)
+    }
 }
 
 /// A complete plan, ready for every output format. The module documents its keys.
@@ -162,6 +171,8 @@ pub struct TrafficSummary {
     pub peak_rate: f64,
     pub requests_per_day: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub mix: Option<MixSummary>,
 }
 
@@ -197,6 +208,7 @@ impl TrafficSummary {
             mean_rate: arrivals.mean_rate(),
             peak_rate: arrivals.peak_rate(),
             requests_per_day: arrivals.requests_per_day(),
+            sample: traffic.sample,
             mix: traffic.mix.as_ref().map(LoadMix::summary),
         }
     }

@@ -43,6 +43,7 @@ pub(super) const FORMAT: TraceFormat = TraceFormat {
         .union(EntryFields::FIRST_TOKEN)
         .union(EntryFields::ENDED)
         .union(EntryFields::SESSION)
+        .union(EntryFields::PARENT)
         .union(EntryFields::TURN),
     has_wall_clock: true,
     delta_fields: None,
@@ -61,7 +62,7 @@ row!(Event {
     request: NestedRow<Request>,
     agent_context: NestedRow<Agent>,
 });
-row!(Agent { session_id: StringOrNumber });
+row!(Agent { session_id: StringOrNumber, parent_session_id: StringOrNumber });
 row!(Request {
     model: String,
     input_tokens: u64,
@@ -146,9 +147,12 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
         }
         entry.timing.first_token = request.ttft_ms.map(|ms| nanos("request.ttft_ms", ms, 1e6)).transpose()?;
         entry.timing.ended = request.total_time_ms.map(|ms| nanos("request.total_time_ms", ms, 1e6)).transpose()?;
-        if let Some(StringOrNumber(session)) = event.agent_context.and_then(|NestedRow(agent)| agent.session_id) {
+        if let Some(NestedRow(Agent { session_id: Some(StringOrNumber(session)), parent_session_id })) =
+            event.agent_context
+        {
             entry.turn = Some(turns.next_turn(&session));
             entry.session = Some(session);
+            entry.parent = parent_session_id.map(|StringOrNumber(parent)| parent);
         }
         Ok(Some(entry))
     });
@@ -169,6 +173,8 @@ struct DynamoLine<'a> {
 #[derive(Serialize)]
 struct DynamoAgentLine<'a> {
     session_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent_session_id: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -262,7 +268,8 @@ impl FormatWriter for DynamoWriter {
                 event_type: REQUEST_END,
                 event_time_unix_ms: ended / 1_000_000,
                 event_source: "streamgauge",
-                agent_context: session.map(|session_id| DynamoAgentLine { session_id }),
+                agent_context: session
+                    .map(|session_id| DynamoAgentLine { session_id, parent_session_id: entry.parent.as_deref() }),
                 request: DynamoRequestLine {
                     request_id: &request_id,
                     model: entry.model.as_deref(),

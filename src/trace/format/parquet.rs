@@ -75,7 +75,7 @@ mod tests {
         let text = r#"{"at":9,"planned":1,"route":"/v1","dialect":"openai.chat","model":"m","stream":true,"params":{
             "max_tokens":1,"min_tokens":2,"n":3,"temperature":0.5,"ignore_eos":true,"logprobs":false,"tools":true,
             "structured":false},"prompt":{"bytes":4,"tokens":5,"source":"usage","cached":6,"blocks":[18446744073709551615,7],
-            "parts":[{"kind":"image","bytes":8,"size":[3,4]}]},"session":"s","turn":2,"think":10,"status":200,
+            "parts":[{"kind":"image","bytes":8,"size":[3,4]}]},"session":"s","turn":2,"parent":"p","think":10,"status":200,
             "ending":"complete","outcome":"success","finish":"stop","output_tokens":11,"output_source":"usage",
             "reasoning_tokens":12,"timing":{"sent":13,"evidence":14,"first_token":15,"first_output":16,"ended":17,
             "first_tokens":1,"lost_gaps":18},"abort_tokens":19,"in_flight":20,"wanted":{"input_tokens":21,

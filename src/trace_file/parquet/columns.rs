@@ -94,6 +94,7 @@ pub(super) const COLUMNS: &[(&str, ParquetColumn)] = &[
     ("class", Json(|row| (!row.class.is_empty()).then(|| json(&row.class)))),
     ("slo.ttft", Integer(|row| row.slo.as_ref()?.ttft)),
     ("slo.tpot", Integer(|row| row.slo.as_ref()?.tpot)),
+    ("parent", Text(|row| row.parent.clone())),
 ];
 
 /// Name of the column of a field.

@@ -1,5 +1,5 @@
 // Polls the admin port once a second: the last 15 minutes of the selected model, the models of one moment, the last
-// requests, and the engine's own figures.
+// requests, the engine's own figures, and the sessions.
 
 const EVERY_MS = 1000;
 const PATIENCE_MS = 5000;
@@ -60,6 +60,7 @@ export class Feed {
         get("api/history", { by_model: true, seconds: 10, until: this.until }),
         get("api/requests", { after: this.nextRequests }),
         get("api/engine", { after: this.engine.samples.at(-1)?.unix_ms ?? null }),
+        get("api/state", {}),
       ]);
       if (asking !== this.asking) return;
       this.take(...told);
@@ -79,12 +80,13 @@ export class Feed {
     this.changed();
   }
 
-  take({ seconds, models, next, whole, ...state }, { seconds: byModel }, recent, engine) {
+  take({ seconds, models, next, whole, ...state }, { seconds: byModel }, recent, engine, { sessions }) {
     this.seconds = whole ? seconds : this.seconds.concat(seconds).slice(-MOST_SECONDS);
     if (models) this.models = models;
     this.next = next;
     this.state = state;
     this.byModel = byModel;
+    this.sessions = sessions;
     this.engine = { ...engine, samples: this.engine.samples.concat(engine.samples).slice(-MOST_SAMPLES) };
     this.nextRequests = recent.next;
     // The position of a request among all of the process identifies it.

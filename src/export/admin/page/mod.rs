@@ -5,12 +5,13 @@
 //! | file | task |
 //! |---|---|
 //! | `page.js` | starts, and redraws after new data or a change of what is selected |
-//! | `feed.js` | polls `/api/history` and `/api/requests` once a second and stores the results |
+//! | `feed.js` | polls `/api/history`, `/api/requests`, `/api/engine` and `/api/state` once a second and stores the results |
 //! | `selection.js`, `view.js` | the selected model and SLO; the visible part of the time axis |
 //! | `figures.js` | windows, rates, quantiles and limits of the seconds; needs no browser |
 //! | `charts.js`, `chart.js`, `latency_chart.js`, `count_charts.js` | the charts |
 //! | `engine.js` | the engine's own figures: two charts and a table |
 //! | `tables.js`, `models.js` | the values as text, for everyone and for screen readers |
+//! | `sessions.js` | the sessions that a capture finds |
 //! | `requests.js`, `waterfall.js` | the last requests, their filter, and the phases of one |
 //! | `instance.js`, `banners.js` | which instance this is, its settings and its problems |
 //! | `dom.js` | changes the document |
@@ -49,7 +50,7 @@ pub(super) struct Asset {
 
 pub(super) static INDEX: Asset = Asset::new("/", HTML, include_bytes!("index.html"));
 
-static ASSETS: [Asset; 21] = [
+static ASSETS: [Asset; 22] = [
     Asset::new("/page/page.css", CSS, include_bytes!("page.css")),
     Asset::new("/page/page.js", SCRIPT, include_bytes!("page.js")),
     Asset::new("/page/feed.js", SCRIPT, include_bytes!("feed.js")),
@@ -63,6 +64,7 @@ static ASSETS: [Asset; 21] = [
     Asset::new("/page/tables.js", SCRIPT, include_bytes!("tables.js")),
     Asset::new("/page/engine.js", SCRIPT, include_bytes!("engine.js")),
     Asset::new("/page/models.js", SCRIPT, include_bytes!("models.js")),
+    Asset::new("/page/sessions.js", SCRIPT, include_bytes!("sessions.js")),
     Asset::new("/page/requests.js", SCRIPT, include_bytes!("requests.js")),
     Asset::new("/page/waterfall.js", SCRIPT, include_bytes!("waterfall.js")),
     Asset::new("/page/instance.js", SCRIPT, include_bytes!("instance.js")),

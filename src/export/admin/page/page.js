@@ -10,6 +10,7 @@ import { Instance } from "./instance.js";
 import { showModels } from "./models.js";
 import { Requests } from "./requests.js";
 import { Selection } from "./selection.js";
+import { showSessions } from "./sessions.js";
 import { Tables, sumOf } from "./tables.js";
 import { View } from "./view.js";
 
@@ -76,6 +77,7 @@ function update() {
   banners.failures(lost, feed.seconds);
   requests.update(feed.requests, selection.model, selection.slo);
   showModels(feed.byModel, slosOf(state, selection.slo), (name) => selection.choose(name));
+  showSessions(feed.sessions);
   redraw();
   // Number of redraws, for tests.
   document.body.dataset.seconds = String(rows.length);

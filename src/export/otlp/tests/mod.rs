@@ -94,7 +94,7 @@ fn traces(exporter: ExporterConfig) -> (TestExporter, Arc<BatchQueue<SpanEncoder
 
 fn pair(name: &str) -> RequestSpans {
     let spans = vec![Span { name: name.to_owned(), ..Span::default() }; 2];
-    RequestSpans(ScopeSpans { spans, ..ScopeSpans::default() }.encode_to_vec())
+    RequestSpans { bytes: ScopeSpans { spans, ..ScopeSpans::default() }.encode_to_vec(), client: 0 }
 }
 
 /// Waits until the condition holds.

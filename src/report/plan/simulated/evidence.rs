@@ -7,7 +7,7 @@ use super::goals::{SimulatedGoals, TwinView};
 use super::need::NeedSearch;
 use super::windows::SimulatedWindows;
 use super::{SimulatedPlan, SimulatedPlanWindow};
-use crate::report::plan::assumptions::replica_price;
+use crate::report::plan::assumptions::{replica_price, rounded};
 use crate::report::warnings::WarningText;
 
 /// A quantity is beyond the fitted one from this factor on.
@@ -110,6 +110,13 @@ impl SimulatedPlan {
             0.0 => "a replica serves at once when it is ordered".to_owned(),
             _ => format!("a replica is ordered {} before it is needed, with an empty cache", reserves.start_up()),
         });
+        list.extend(traffic.sample.map(|share| {
+            format!(
+                "the capture kept {} % of the sessions, and copies of them stand for the others; a copy has other prompts, so \
+                 prefixes that sessions share are cached once for each copy",
+                rounded(share * 100.0)
+            )
+        }));
         list.push(format!("every day repeats the {:.1} min of the traffic", traffic.seconds / 60.0));
         list.push(replica_price(cost));
         list
