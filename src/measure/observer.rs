@@ -24,7 +24,9 @@ use super::dialect::{self, Dialect, DialectReader, ReplyField, detect, field, le
 use super::event_observer::{EventObserver, NoopObserver};
 use super::failure::FailureOrigin;
 use super::framing::coding::{Decoder, MAX_INPUT_BYTES, decode_slice};
-use super::framing::{Event, EventStreamFramer, Framer, GrpcFramer, JsonArrayFramer, NdjsonFramer, SseFramer};
+use super::framing::{
+    Event, EventReader, EventStreamFramer, Framer, GrpcFramer, JsonArrayFramer, NdjsonFramer, SseFramer,
+};
 use super::json_scanner::{DocumentState, JsonScanner, Scalar, ScanFields};
 use super::record::{
     CountSource, Ending, Fault, Outcome, Quality, RecordTimes, RequestRecord, StampSource, TokenCount, UnreadReason,
@@ -355,13 +357,10 @@ impl StreamObserver {
             ReplyBodyState::Opaque => Ok((rest.len(), true)),
             ReplyBodyState::Events { decoder, framer, reader } => {
                 let pieces = (rest, framer.piece_bytes());
+                let (reader, timeline) = (reader.as_mut(), timeline.as_mut());
+                let mut events = ReplyEvents { reader, at, watch, tally, times, timeline, limits, text };
                 decode_slice(decoder.as_deref_mut(), pieces, budget, |plain, budget| {
-                    let each = |event: Event<'_>, budget: &mut WorkBudget| {
-                        let meaning = tally.event(&event, at, reader.as_mut(), watch);
-                        note(meaning, at, times, timeline.as_mut(), limits);
-                        collect(text, meaning, &event, budget);
-                    };
-                    Ok(framer.push(plain, budget, each)?)
+                    Ok(framer.push(plain, budget, &mut events)?)
                 })
             }
             ReplyBodyState::Document { decoder, scan, fields, reply } => {
@@ -549,9 +548,10 @@ impl StreamObserver {
                 if ending == Ending::Complete
                     && let Some(event) = framer.finish(|data| reader.is_whole(data))
                 {
-                    let meaning = self.tally.event(&event, at, reader.as_mut(), watch);
-                    note(meaning, at, &mut self.times, self.timeline.as_mut(), self.slos.gap_limits());
-                    collect(&mut self.text, meaning, &event, &mut self.budget);
+                    let (tally, times, text) = (&mut self.tally, &mut self.times, &mut self.text);
+                    let (reader, timeline, limits) = (reader.as_mut(), self.timeline.as_mut(), self.slos.gap_limits());
+                    let mut events = ReplyEvents { reader, at, watch, tally, times, timeline, limits, text };
+                    events.event(event, &mut self.budget);
                 }
                 self.tally.comments = framer.comments();
             }
@@ -565,39 +565,62 @@ impl StreamObserver {
     }
 }
 
-/// Updates the times for one event.
-fn note(
-    meaning: EventEffect,
+/// Takes the events of a reply that arrived at `at`.
+struct ReplyEvents<'a, W> {
+    reader: &'a mut dyn DialectReader,
     at: Stamp,
-    times: &mut RecordTimes,
-    timeline: Option<&mut TokenTimeline>,
-    limits: &[Gap],
-) {
-    if meaning.evidence {
-        times.first_evidence.get_or_insert(at);
-    }
-    if meaning.reasoning {
-        times.first_reasoning.get_or_insert(at);
-    }
-    if meaning.output {
-        times.first_output.get_or_insert(at);
-    }
-    if meaning.is_token() {
-        times.first_token.get_or_insert(at);
-        times.last_token = Some(at);
-        if let Some(timeline) = timeline {
-            timeline.push(at, meaning.tokens, limits);
+    watch: &'a mut W,
+    tally: &'a mut StreamStats,
+    times: &'a mut RecordTimes,
+    timeline: Option<&'a mut TokenTimeline>,
+    limits: &'a [Gap],
+    text: &'a mut Option<Box<TextCollector>>,
+}
+
+impl<W: EventObserver> EventReader for ReplyEvents<'_, W> {
+    fn event(&mut self, event: Event<'_>, budget: &mut WorkBudget) {
+        let meaning = self.tally.event(&event, self.at, self.reader, self.watch);
+        self.note(meaning);
+        if meaning.is_token() {
+            self.collect(&event, budget);
         }
+    }
+
+    fn recognize(&mut self, bytes: &[u8]) -> Option<usize> {
+        self.reader.recognize(bytes)
     }
 }
 
-/// Collects the text of an event that has some. Collection stops when it exceeds its bounds.
-fn collect(text: &mut Option<Box<TextCollector>>, meaning: EventEffect, event: &Event<'_>, budget: &mut WorkBudget) {
-    if let Some(collector) = text
-        && meaning.is_token()
-        && (budget.charge_bytes(event.data.len(), price::EVENT_BYTE).is_err() || collector.event(event.data).is_err())
-    {
-        *text = None;
+impl<W> ReplyEvents<'_, W> {
+    /// Updates the times for one event.
+    fn note(&mut self, meaning: EventEffect) {
+        let (at, times) = (self.at, &mut *self.times);
+        if meaning.evidence {
+            times.first_evidence.get_or_insert(at);
+        }
+        if meaning.reasoning {
+            times.first_reasoning.get_or_insert(at);
+        }
+        if meaning.output {
+            times.first_output.get_or_insert(at);
+        }
+        if meaning.is_token() {
+            times.first_token.get_or_insert(at);
+            times.last_token = Some(at);
+            if let Some(timeline) = &mut self.timeline {
+                timeline.push(at, meaning.tokens, self.limits);
+            }
+        }
+    }
+
+    /// Collects the text of an event. Collection stops when it exceeds its bounds.
+    fn collect(&mut self, event: &Event<'_>, budget: &mut WorkBudget) {
+        if let Some(collector) = self.text
+            && (budget.charge_bytes(event.data.len(), price::EVENT_BYTE).is_err()
+                || collector.event(event.data).is_err())
+        {
+            *self.text = None;
+        }
     }
 }
 

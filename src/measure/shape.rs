@@ -106,7 +106,9 @@ impl ShapeReader {
         let piece_bytes = messages.as_ref().map_or(MAX_INPUT_BYTES, Framer::piece_bytes);
         let read = decode_slice(decoder.as_deref_mut(), (bytes, piece_bytes), budget, |plain, budget| match messages {
             None => Ok(scan.push_paid(plain, budget, &mut ShapeFields { shape, classes })?),
-            Some(messages) => Ok(messages.push(plain, budget, |event, _| message(shape, &event))?),
+            Some(messages) => {
+                Ok(messages.push(plain, budget, &mut |event: Event<'_>, _: &mut WorkBudget| message(shape, &event))?)
+            }
         });
         read.unwrap_or_else(|unread| {
             (self.unreadable, self.unread) = (true, Some(unread));

@@ -20,7 +20,7 @@ pub(super) enum ValueKind {
     /// The inside of a non-empty string.
     ShownString,
     Number,
-    /// An array of numbers, possibly empty.
+    /// An array of numbers in one line, possibly empty.
     Numbers,
 }
 
@@ -60,10 +60,16 @@ impl ValueKind {
     pub(super) fn reading(self, value: &[u8]) -> Option<u64> {
         match self {
             Self::String | Self::ShownString => Some(value.len() as u64),
-            Self::Number => std::str::from_utf8(value).ok().and_then(whole),
+            Self::Number => digits(value).or_else(|| std::str::from_utf8(value).ok().and_then(whole)),
             Self::Numbers => numbers(value).map(|(_, entries)| entries),
         }
     }
+}
+
+/// The number that some digits denote; `None` for other bytes and for more digits than always fit.
+fn digits(bytes: &[u8]) -> Option<u64> {
+    let number = |sum: u64, byte: &u8| byte.is_ascii_digit().then(|| sum * 10 + u64::from(byte - b'0'));
+    Some(bytes).filter(|bytes| bytes.len() < 20)?.iter().try_fold(0, number)
 }
 
 /// Strings from this length on, in bytes, use memchr.
@@ -111,6 +117,13 @@ fn other_string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
 }
 
 fn number_end(bytes: &[u8]) -> Option<usize> {
+    // Most numbers are whole and positive.
+    if let Some(b'1'..=b'9') = bytes.first() {
+        let end = digits_end(bytes, 0);
+        if !matches!(bytes.get(end), Some(b'.' | b'e' | b'E')) {
+            return Some(end);
+        }
+    }
     let digits = |from: usize| Some(digits_end(bytes, from)).filter(|end| *end > from);
     let mut at = usize::from(bytes.first() == Some(&b'-'));
     at = if bytes.get(at) == Some(&b'0') { at + 1 } else { digits(at)? };
@@ -183,7 +196,7 @@ fn first_high_bit(word: u64) -> usize {
 /// End and length of an array of numbers.
 fn numbers(bytes: &[u8]) -> Option<(usize, u64)> {
     let white = |mut at: usize| {
-        while let Some(b' ' | b'\n' | b'\r' | b'\t') = bytes.get(at) {
+        while let Some(b' ' | b'\t') = bytes.get(at) {
             at += 1;
         }
         at
@@ -229,7 +242,7 @@ mod tests {
             assert_eq!(ValueKind::Numbers.end(text.as_bytes()), Some(end), "{text}");
             assert_eq!(ValueKind::Numbers.reading(&text.as_bytes()[..end]), Some(entries), "{text}");
         }
-        for text in ["", "[", "[1", "[1,", "[1,]", "[,1]", "[1 2]", "[null]", "[[1]]", "[\"1\"]", "1"] {
+        for text in ["", "[", "[1", "[1,", "[1,]", "[,1]", "[1 2]", "[1,\n2]", "[null]", "[[1]]", "[\"1\"]", "1"] {
             assert_eq!(ValueKind::Numbers.end(text.as_bytes()), None, "{text}");
         }
     }

@@ -67,7 +67,9 @@ const VALUES: [&str; 34] = [
 ];
 
 /// What may be put somewhere.
-const INSERTS: [&str; 14] = [
+const INSERTS: [&str; 16] = [
+    "\n",
+    "\r\n",
     " ",
     "\t",
     ",",
@@ -189,16 +191,20 @@ impl EventObserver for Meanings {
     }
 }
 
-/// What a stream of these events means, and its record.
-fn observed(dialect: &'static Dialect, continuous: bool, echo: bool, events: &[Vec<u8>]) -> (Vec<String>, String) {
+/// What a stream means that arrives in these reads, a millisecond after one another or all at once, and its record.
+fn observed(
+    dialect: &'static Dialect,
+    (continuous, echo): (bool, bool),
+    reads: &[&[u8]],
+    apart: bool,
+) -> (Vec<String>, String) {
     let shape = RequestShape { dialect: Some(dialect), continuous_usage: continuous, echo, ..RequestShape::default() };
     let mut observer = StreamObserver::begin(shape, b"", None, Stamp::default());
     let head = ResponseHead { status: 200, content_type: b"text/event-stream", content_encoding: b"" };
     observer.head(Stamp::default(), head, StampSource::Read);
     let mut meanings = Meanings::default();
-    for (at, event) in events.iter().enumerate() {
-        let body = [b"data: ", &event[..], b"\n\n"].concat();
-        observer.bytes_watched(Stamp::from_nanos(at as u64 * 1_000_000), &body, &mut meanings);
+    for (at, read) in reads.iter().enumerate() {
+        observer.bytes_watched(Stamp::from_nanos(at as u64 * 1_000_000 * u64::from(apart)), read, &mut meanings);
     }
     let mut record = observer.end_watched(Stamp::default(), Ending::Complete, &mut meanings);
     record.response_bytes = 0;
@@ -214,13 +220,26 @@ fn each_another(events: &[Vec<u8>]) -> Vec<Vec<u8>> {
     spaced.collect()
 }
 
+fn framed(events: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    events.iter().map(|event| [b"data: ", &event[..], b"\n\n"].concat()).collect()
+}
+
+/// Bytes of a read that holds no event whole, so that lines are put together first.
+const SHORT_READ: usize = 13;
+
 fn agree(events: &[Vec<u8>]) -> Result<(), TestCaseError> {
-    let spaced = each_another(events);
+    let (plain, spaced) = (framed(events), framed(&each_another(events)));
+    let body = plain.concat();
+    let (plain, spaced) =
+        (plain.iter().map(Vec::as_slice).collect::<Vec<_>>(), spaced.iter().map(Vec::as_slice).collect::<Vec<_>>());
     for dialect in TABLE {
-        for (continuous, echo) in [(false, false), (true, true)] {
+        for asked in [(false, false), (true, true)] {
             let (recognized, parsed) =
-                (observed(dialect, continuous, echo, events), observed(dialect, continuous, echo, &spaced));
-            prop_assert_eq!(recognized, parsed, "{} of {}", dialect.name, events.concat().escape_ascii());
+                (observed(dialect, asked, &plain, true), observed(dialect, asked, &spaced, true));
+            prop_assert_eq!(recognized, parsed, "{} of {}", dialect.name, body.escape_ascii());
+            let cut: Vec<_> = body.chunks(SHORT_READ).collect();
+            let (whole, cut) = (observed(dialect, asked, &[&body], false), observed(dialect, asked, &cut, false));
+            prop_assert_eq!(whole, cut, "{} in one read of {}", dialect.name, body.escape_ascii());
         }
     }
     Ok(())

@@ -198,7 +198,7 @@ impl AnthropicMessagesReader {
 
 impl DialectReader for AnthropicMessagesReader {
     fn event(&mut self, event: &Event<'_>, sink: &mut dyn DeltaSink) {
-        if let Some(&kind) = self.skeleton.meaning_of(event.data, |_, _, _| ()) {
+        if let Some(&kind) = self.skeleton.meaning_of(event, |_, _, _| ()) {
             return sink.delta(0, Delta::Output { kind, tokens: None });
         }
         if event.data.trim_ascii() == b"[DONE]" {

@@ -48,6 +48,10 @@ impl DialectReader for UndetectedReader {
             reader.event(event, sink);
         }
     }
+
+    fn recognize(&mut self, bytes: &[u8]) -> Option<usize> {
+        self.reader.as_mut().filter(|_| self.looked_at == MAX_DETECTION_EVENTS)?.recognize(bytes)
+    }
 }
 
 /// Returns the dialect of an event if its shape is decisive.

@@ -167,7 +167,7 @@ impl<'a> LlamacppChunk<'a> {
 
 impl DialectReader for LlamacppCompletionReader {
     fn event(&mut self, event: &Event<'_>, sink: &mut dyn DeltaSink) {
-        if let Some(&parts) = self.skeleton.meaning_of(event.data, LlamacppChunk::put) {
+        if let Some(&parts) = self.skeleton.meaning_of(event, LlamacppChunk::put) {
             return self.emit_chunk(&parts, sink);
         }
         if event.data.trim_ascii() == b"[DONE]" {
@@ -180,6 +180,10 @@ impl DialectReader for LlamacppCompletionReader {
             Some(parts) => self.emit_chunk(&parts, sink),
             None => sink.delta(0, Delta::Malformed),
         }
+    }
+
+    fn recognize(&mut self, bytes: &[u8]) -> Option<usize> {
+        self.skeleton.recognize(bytes, LlamacppChunk::put)
     }
 }
 

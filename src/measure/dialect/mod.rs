@@ -222,6 +222,11 @@ pub trait DialectReader: Send {
     /// Reads one event of a stream.
     fn event(&mut self, event: &Event<'_>, sink: &mut dyn DeltaSink);
 
+    /// Length of the payload at the start of `bytes`, as in [`EventReader`](super::framing::EventReader).
+    fn recognize(&mut self, _bytes: &[u8]) -> Option<usize> {
+        None
+    }
+
     /// Whether an event that lacks its end marker at the end of the body is nevertheless complete.
     fn is_whole(&self, data: &[u8]) -> bool {
         data.trim_ascii() == b"[DONE]" || serde_json::from_slice::<serde::de::IgnoredAny>(data).is_ok()

@@ -33,7 +33,7 @@ struct OpenAiChunk<'a> {
 }
 
 /// One choice of an event, in the terms common to chat and completions.
-#[derive(Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct OpenAiChoice<'a> {
     pub(super) index: u32,
     pub(super) output: Option<OutputKind>,
@@ -70,6 +70,11 @@ impl<'a> OpenAiChoice<'a> {
             _ => walk.skip()?,
         }
         Some(())
+    }
+
+    /// Whether the effect of a steady choice is certain: with an empty list of ids, other fields decide.
+    fn is_sure(&self) -> bool {
+        self.ids != Some(0)
     }
 
     /// Token count from the ids, else from the growth of the running counter, else from the log probabilities.
@@ -115,19 +120,16 @@ impl<'a> OpenAiChunk<'a> {
         let only = self.first.as_ref().filter(|_| self.more.is_empty())?;
         let &OpenAiChoice { index, output, evidence, finish, ids, logprobs, prompt } = only;
         let comes_once = finish.is_some() || self.fault.is_some() || prompt.or(self.prompt).is_some();
-        let steady = SteadyChunk { index, output, evidence, ids, logprobs, usage: self.usage };
-        Some(steady).filter(|steady| !comes_once && (output.is_some() || evidence) && steady.is_sure())
+        let choice = OpenAiChoice { index, output, evidence, finish: None, ids, logprobs, prompt: None };
+        let steady = SteadyChunk { choice, usage: self.usage };
+        Some(steady).filter(|steady| !comes_once && (output.is_some() || evidence) && steady.choice.is_sure())
     }
 }
 
 /// The relevant fields of an event with one token-bearing choice, without the once-only fields of a stream.
 #[derive(Clone, Copy, Debug)]
 struct SteadyChunk {
-    index: u32,
-    output: Option<OutputKind>,
-    evidence: bool,
-    ids: Option<u32>,
-    logprobs: Option<u32>,
+    choice: OpenAiChoice<'static>,
     usage: Option<UsageCounts>,
 }
 
@@ -135,21 +137,10 @@ impl SteadyChunk {
     /// Applies the value of `slot` in an event that otherwise matches the learned one.
     fn put(&mut self, slot: u8, value: Option<u64>) {
         match slot {
-            INDEX => self.index = index(value),
-            IDS => self.ids = value.and_then(|ids| u32::try_from(ids).ok()),
+            INDEX => self.choice.index = index(value),
+            IDS => self.choice.ids = value.and_then(|ids| u32::try_from(ids).ok()),
             count => self.usage.iter_mut().for_each(|usage| usage.set(count, value)),
         }
-    }
-
-    /// Whether the effect is certain: with an empty list of ids, other fields decide.
-    fn is_sure(&self) -> bool {
-        self.ids != Some(0)
-    }
-
-    fn chunk(&self) -> OpenAiChunk<'static> {
-        let &Self { index, output, evidence, ids, logprobs, usage } = self;
-        let only = OpenAiChoice { index, output, evidence, finish: None, ids, logprobs, prompt: None };
-        OpenAiChunk { first: Some(only), usage, ..OpenAiChunk::default() }
     }
 }
 
@@ -193,6 +184,10 @@ impl OpenAiStream {
         Self { echoes: shape.echo, ..Self::new(shape) }
     }
 
+    pub(super) fn recognize(&mut self, bytes: &[u8]) -> Option<usize> {
+        self.skeleton.recognize(bytes, SteadyChunk::put)
+    }
+
     pub(super) fn event(&mut self, event: &Event<'_>, choice: ReadChoice, sink: &mut dyn DeltaSink) {
         match event.name {
             b"" | b"message" | b"error" => {}
@@ -201,14 +196,15 @@ impl OpenAiStream {
         }
         let is_error = event.name == b"error";
         if !is_error
-            && let Some(steady) = self.skeleton.meaning_of(event.data, SteadyChunk::put)
-            && steady.is_sure()
+            && let Some(&SteadyChunk { choice, usage }) = self.skeleton.meaning_of(event, SteadyChunk::put)
+            && choice.is_sure()
         {
-            if let &SteadyChunk { index, output: Some(kind), ids: None, logprobs: None, usage: None, .. } = steady {
-                return sink.delta(index, Delta::Output { kind, tokens: None });
-            }
-            let chunk = steady.chunk();
-            return self.choices(&chunk, sink);
+            return match choice {
+                OpenAiChoice { index, output: Some(kind), ids: None, logprobs: None, .. } if usage.is_none() => {
+                    sink.delta(index, Delta::Output { kind, tokens: None });
+                }
+                choice => self.choices((&choice, &[]), usage.and_then(UsageCounts::report), sink),
+            };
         }
         if event.data.trim_ascii() == b"[DONE]" {
             return sink.delta(0, Delta::Done);
@@ -229,7 +225,12 @@ impl OpenAiStream {
             chunk.first.iter_mut().chain(&mut chunk.more).for_each(|choice| choice.evidence = false);
         }
         self.prompt(&chunk, sink);
-        self.choices(&chunk, sink);
+        let usage = chunk.usage.and_then(UsageCounts::report);
+        match (&chunk.first, usage) {
+            (Some(first), usage) => self.choices((first, &chunk.more), usage, sink),
+            (None, Some(usage)) => sink.delta(0, Delta::Usage(usage)),
+            (None, None) => {}
+        }
     }
 
     fn identify(&mut self, chunk: &OpenAiChunk<'_>, sink: &mut dyn DeltaSink) {
@@ -256,18 +257,17 @@ impl OpenAiStream {
         }
     }
 
-    fn choices(&mut self, chunk: &OpenAiChunk<'_>, sink: &mut dyn DeltaSink) {
-        let usage = chunk.usage.and_then(UsageCounts::report);
-        let Some(only) = &chunk.first else {
-            if let Some(usage) = usage {
-                sink.delta(0, Delta::Usage(usage));
-            }
-            return;
-        };
-        let single = chunk.more.is_empty();
+    /// Takes the choices of an event, and its usage.
+    fn choices(
+        &mut self,
+        (first, more): (&OpenAiChoice<'_>, &[OpenAiChoice<'_>]),
+        usage: Option<Usage>,
+        sink: &mut dyn DeltaSink,
+    ) {
+        let single = more.is_empty();
         let total = usage.and_then(|usage| usage.output).filter(|_| single);
         let (mut finished, mut all_over) = (false, true);
-        for choice in std::iter::once(only).chain(&chunk.more) {
+        for choice in std::iter::once(first).chain(more) {
             let over = self.finished.contains(&choice.index);
             let growth = total.filter(|_| !over).and_then(|total| self.growth(choice.index, total));
             if let (Some(total), Some(_)) = (total, growth) {
@@ -293,7 +293,7 @@ impl OpenAiStream {
         }
         if let Some(usage) = usage {
             // Usage beside a choice covers that choice; usage after the last choice's end covers the whole reply.
-            let usage = if single && !all_over { self.shares.add(only.index, usage) } else { usage };
+            let usage = if single && !all_over { self.shares.add(first.index, usage) } else { usage };
             match (!all_over && self.continuous, finished || all_over) {
                 // A running counter is not the total, but it does contain the prompt length.
                 (true, _) => sink.delta(0, Delta::Usage(Usage { output: None, reasoning: None, ..usage })),

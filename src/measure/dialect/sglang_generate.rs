@@ -207,7 +207,7 @@ impl SglangGenerateReader {
 
 impl DialectReader for SglangGenerateReader {
     fn event(&mut self, event: &Event<'_>, sink: &mut dyn DeltaSink) {
-        if let Some(&parts) = self.skeleton.meaning_of(event.data, SglangChunk::put) {
+        if let Some(&parts) = self.skeleton.meaning_of(event, SglangChunk::put) {
             return self.emit_chunk(&parts, sink);
         }
         if event.data.trim_ascii() == b"[DONE]" {
@@ -220,6 +220,10 @@ impl DialectReader for SglangGenerateReader {
             Some(parts) => self.emit_chunk(&parts, sink),
             None => sink.delta(0, Delta::Malformed),
         }
+    }
+
+    fn recognize(&mut self, bytes: &[u8]) -> Option<usize> {
+        self.skeleton.recognize(bytes, SglangChunk::put)
     }
 }
 

@@ -6,6 +6,8 @@
 //! would give an equal result, so it is not parsed. Only the numbers that matter to the dialect are read from it.
 //! Both cases then run the same code to update the stream's state.
 //!
+//! In an event stream the comparison comes before the search for line ends: it finds the end of such an event, too.
+//!
 //! Correctness comes first: any other difference is a mismatch, as is anything that is not plainly a value of its
 //! kind. A mismatch is parsed in full. Visible text is open at once; any other value becomes open after it has
 //! differed between two events with equal skeletons.
@@ -14,6 +16,7 @@
 //! Learning costs about as much as a parse. [`SkeletonCredit`] bounds it: if events never match, one in 64 is
 //! learned. Memory is two events of at most [`MAX_EVENT`] bytes, each with at most [`MAX_VALUES`] values.
 
+use crate::measure::framing::{Event, PayloadKind};
 use crate::measure::json_walker::JsonWalker;
 use crate::measure::value_span::{MAX_VALUES, ValueKind, ValueSpans};
 
@@ -51,12 +54,12 @@ impl<M> Default for Skeleton<M> {
 }
 
 impl<M> Skeleton<M> {
-    /// Returns the meaning of `data` if it differs from the learned event only in open values. Calls `put` with each
-    /// open value that has a slot.
+    /// Length of the payload at the start of `bytes` that differs from the learned event only in open values. Calls
+    /// `put` with each open value that has a slot.
     #[inline]
-    pub(super) fn meaning_of(&mut self, data: &[u8], mut put: impl FnMut(&mut M, u8, Option<u64>)) -> Option<&M> {
+    pub(super) fn recognize(&mut self, bytes: &[u8], mut put: impl FnMut(&mut M, u8, Option<u64>)) -> Option<usize> {
         let meaning = self.meaning.as_mut()?;
-        let (mut rest, mut from) = (data, 0);
+        let (mut rest, mut from) = (bytes, 0);
         for value in &self.open {
             rest = rest.strip_prefix(self.event.get(from..value.start)?)?;
             let (inside, behind) = rest.split_at_checked(value.kind.end(rest)?)?;
@@ -66,11 +69,18 @@ impl<M> Skeleton<M> {
             }
             (rest, from) = (behind, value.end);
         }
-        if rest != self.event.get(from..)? {
+        let rest = rest.strip_prefix(self.event.get(from..)?)?;
+        Some(bytes.len() - rest.len())
+    }
+
+    /// Returns the meaning of `event` if it differs from the learned one only in open values, which `put` gets.
+    #[inline]
+    pub(super) fn meaning_of(&mut self, event: &Event<'_>, put: impl FnMut(&mut M, u8, Option<u64>)) -> Option<&M> {
+        if event.mark != PayloadKind::Recognized && self.recognize(event.data, put)? != event.data.len() {
             return None;
         }
         self.credit.hit();
-        Some(meaning)
+        self.meaning.as_ref()
     }
 
     /// Starts the full parse of an event; [`parsed`](Self::parsed) ends it.
@@ -84,12 +94,14 @@ impl<M> Skeleton<M> {
         Some(walk.recording(spans))
     }
 
-    /// Ends the parse of `data`; learns the event if it has a `meaning` that later events may share.
+    /// Ends the parse of `data`; learns the event if it has a `meaning` that later events may share. An event in
+    /// several lines is not learned, because a line end within a recognized one would be the end of its field.
     pub(super) fn parsed(&mut self, data: &[u8], walk: JsonWalker<'_>, meaning: Option<M>) {
         let Some(values) = walk.into_recorded() else { return };
         self.spare = values;
         if let Some(meaning) = meaning
             && self.spare.len() <= MAX_VALUES
+            && memchr::memchr2(b'\n', b'\r', data).is_none()
             && are_keys_unique(data)
         {
             self.learn(data, meaning);
@@ -191,7 +203,8 @@ mod tests {
 
     /// Reads `n` as a number that matters and `text` as content; ignores everything else.
     fn read(skeleton: &mut Skeleton<Option<u64>>, event: &str) -> bool {
-        let known = skeleton.meaning_of(event.as_bytes(), |meaning, _, number| *meaning = number).copied();
+        let whole = Event { name: b"", data: event.as_bytes(), mark: PayloadKind::Plain };
+        let known = skeleton.meaning_of(&whole, |meaning, _, number| *meaning = number).copied();
         let mut walk = skeleton.walk(event.as_bytes()).unwrap();
         let mut parsed = None;
         let whole = walk.object(|key, walk| {
@@ -256,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_with_a_key_twice_or_too_many_values_is_not_learned() {
+    fn an_event_with_a_key_twice_too_many_values_or_several_lines_is_not_learned() {
         let twice = r#"{"n":1,"n":2}"#;
         assert_eq!(recognized(&[twice; 4]), [false; 4]);
         let many = format!("{{\"l\":[{}true]}}", "1,".repeat(MAX_VALUES + 1));
@@ -266,6 +279,18 @@ mod tests {
         assert_eq!(recognized(&[&wide[..]; 4]), [false; 4]);
         let long = format!("{{\"text\":\"{}\"}}", "a".repeat(MAX_EVENT));
         assert_eq!(recognized(&[&long[..]; 4]), [false; 4]);
+        for event in ["{\"text\":\"a\",\n\"n\":1}", "{\"text\":\"a\"}\r", "{\"text\":\"a\",\"l\":[1,\r2]}"] {
+            assert_eq!(recognized(&[event; 4]), [false; 4], "{event:?}");
+        }
+    }
+
+    #[test]
+    fn a_recognized_event_may_stand_at_the_start_of_others() {
+        let mut skeleton = Skeleton::default();
+        assert!(!read(&mut skeleton, r#"{"text":"a","n":1}"#));
+        let mut length_of = |bytes: &str| skeleton.recognize(bytes.as_bytes(), |meaning, _, number| *meaning = number);
+        assert_eq!(length_of("{\"text\":\"bcd\",\"n\":1}\n\ndata: "), Some(20));
+        assert_eq!((length_of(r#"{"text":"bcd","n":1"#), length_of(r#"{"text":"bcd","n":2}"#)), (None, None));
     }
 
     #[test]

@@ -155,7 +155,7 @@ fn each<'a>(walk: &mut JsonWalker<'a>, mut take: impl FnMut(u32, &mut JsonWalker
 
 impl DialectReader for TritonGenerateReader {
     fn event(&mut self, event: &Event<'_>, sink: &mut dyn DeltaSink) {
-        if self.skeleton.meaning_of(event.data, |(), _, _| ()).is_some() {
+        if self.skeleton.meaning_of(event, |(), _, _| ()).is_some() {
             return sink.delta(0, Delta::Output { kind: OutputKind::Text, tokens: None });
         }
         if event.data.trim_ascii() == b"[DONE]" {
@@ -164,5 +164,9 @@ impl DialectReader for TritonGenerateReader {
         if self.read(event.data, sink).is_none() {
             sink.delta(0, Delta::Malformed);
         }
+    }
+
+    fn recognize(&mut self, bytes: &[u8]) -> Option<usize> {
+        self.skeleton.recognize(bytes, |(), _, _| ())
     }
 }

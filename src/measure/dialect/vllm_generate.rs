@@ -55,6 +55,10 @@ impl DialectReader for VllmGenerateReader {
     fn event(&mut self, event: &Event<'_>, sink: &mut dyn DeltaSink) {
         self.0.event(event, choice, sink);
     }
+
+    fn recognize(&mut self, bytes: &[u8]) -> Option<usize> {
+        self.0.recognize(bytes)
+    }
 }
 
 fn choice<'a>(walk: &mut JsonWalker<'a>) -> Option<OpenAiChoice<'a>> {

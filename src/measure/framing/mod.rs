@@ -53,8 +53,28 @@ pub enum PayloadKind {
     /// An ordinary event.
     #[default]
     Plain,
+    /// An ordinary event whose payload has just been [recognized](EventReader::recognize).
+    Recognized,
     /// An exception (Amazon event stream).
     Exception,
+}
+
+/// Takes the events of one stream.
+pub trait EventReader {
+    /// Takes one event, which the budget has paid for.
+    fn event(&mut self, event: Event<'_>, budget: &mut WorkBudget);
+
+    /// Length of the payload at the start of `bytes`, if the reader knows it without a search: it differs from an
+    /// earlier payload only in single values. It has no line ends.
+    fn recognize(&mut self, _bytes: &[u8]) -> Option<usize> {
+        None
+    }
+}
+
+impl<F: FnMut(Event<'_>, &mut WorkBudget)> EventReader for F {
+    fn event(&mut self, event: Event<'_>, budget: &mut WorkBudget) {
+        self(event, budget);
+    }
 }
 
 /// Reason why nothing after this point can be read.
@@ -92,7 +112,7 @@ pub enum Framer {
 }
 
 impl Framer {
-    /// Processes one read; calls `each` in order for every completed event that the budget covers.
+    /// Processes one read; passes to `reader` in order every completed event that the budget covers.
     ///
     /// # Errors
     /// If the framing is invalid or the budget is exhausted. All later reads fail too.
@@ -100,26 +120,34 @@ impl Framer {
         &mut self,
         bytes: &[u8],
         budget: &mut WorkBudget,
-        mut each: impl FnMut(Event<'_>, &mut WorkBudget),
+        reader: &mut impl EventReader,
     ) -> Result<(), FramingError> {
         budget.charge_bytes(bytes.len(), price::FRAMED_BYTE)?;
-        let mut paid = |event: Event<'_>, budget: &mut WorkBudget| {
-            if budget.charge(price::EVENT + event.data.len() as u64 * price::EVENT_BYTE).is_ok() {
-                each(event, budget);
-            }
-        };
         let lines = match self {
             Self::Sse(sse) => {
-                sse.push(bytes, |event| paid(event, budget))?;
+                let mut rest = bytes;
+                while !rest.is_empty() {
+                    rest = match sse.split_recognized(rest, |payload| reader.recognize(payload)) {
+                        Some((event, rest)) => {
+                            pass_paid(event, budget, reader);
+                            rest
+                        }
+                        None => sse.push_event(rest, |event| pass_paid(event, budget, reader))?,
+                    };
+                }
                 sse.take_lines()
             }
             Self::Lines(lines) => {
-                lines.push(bytes, |event| paid(event, budget))?;
+                lines.push(bytes, |event| pass_paid(event, budget, reader))?;
                 lines.take_lines()
             }
-            Self::Elements(elements) => elements.push(bytes, |event| paid(event, budget)).map(|()| 0)?,
-            Self::EventStream(frames) => frames.push(bytes, budget, paid).map(|()| 0)?,
-            Self::Grpc(messages) => messages.push(bytes, budget, paid).map(|()| 0)?,
+            Self::Elements(elements) => elements.push(bytes, |event| pass_paid(event, budget, reader)).map(|()| 0)?,
+            Self::EventStream(frames) => {
+                frames.push(bytes, budget, |event, budget| pass_paid(event, budget, reader)).map(|()| 0)?
+            }
+            Self::Grpc(messages) => {
+                messages.push(bytes, budget, |event, budget| pass_paid(event, budget, reader)).map(|()| 0)?
+            }
         };
         Ok(budget.charge(lines * price::LINE)?)
     }
@@ -155,5 +183,12 @@ impl Framer {
     /// Comment lines so far.
     pub fn comments(&self) -> u64 {
         if let Self::Sse(sse) = self { sse.comments() } else { 0 }
+    }
+}
+
+/// Passes an event on if the budget covers it.
+fn pass_paid(event: Event<'_>, budget: &mut WorkBudget, reader: &mut impl EventReader) {
+    if budget.charge(price::EVENT + event.data.len() as u64 * price::EVENT_BYTE).is_ok() {
+        reader.event(event, budget);
     }
 }

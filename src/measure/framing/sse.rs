@@ -69,11 +69,46 @@ impl SseFramer {
     /// # Errors
     /// [`FramingError::TooLarge`] if an event exceeds [`MAX_EVENT`]. All later reads fail too.
     pub fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Event<'_>)) -> Result<(), FramingError> {
+        while !bytes.is_empty() {
+            bytes = self.push_event(bytes, &mut each)?;
+        }
+        Ok(())
+    }
+
+    /// Splits an event of one `data` line off the start of `bytes`, if `length_of` knows its payload. Such an event is
+    /// not searched for line ends.
+    #[inline]
+    pub(super) fn split_recognized<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        length_of: impl FnOnce(&'b [u8]) -> Option<usize>,
+    ) -> Option<(Event<'b>, &'b [u8])> {
+        let is_between_events = self.started && !self.has_data && !self.after_cr && !self.too_large;
+        if !is_between_events || !self.line.is_empty() || !self.name.is_empty() || self.bare.is_some() {
+            return None;
+        }
+        let line = bytes.strip_prefix(b"data: ").filter(|_| bytes.len() <= MAX_EVENT)?;
+        let (data, rest) = line.split_at_checked(length_of(line)?)?;
+        let rest = rest.strip_prefix(b"\n\n")?;
+        self.lines += 2;
+        Some((Event { name: b"", data, mark: PayloadKind::Recognized }, rest))
+    }
+
+    /// Processes one read up to the first empty line; returns the rest.
+    ///
+    /// # Errors
+    /// As for [`push`](Self::push).
+    pub(super) fn push_event<'b>(
+        &mut self,
+        mut bytes: &'b [u8],
+        mut each: impl FnMut(Event<'_>),
+    ) -> Result<&'b [u8], FramingError> {
         if self.too_large {
             return Err(FramingError::TooLarge);
         }
+        let mut is_event_end = false;
         let mut data = if self.has_data { DataField::Carried } else { DataField::None };
-        while !bytes.is_empty() {
+        while !bytes.is_empty() && !is_event_end {
             if std::mem::take(&mut self.after_cr) && bytes[0] == b'\n' {
                 bytes = &bytes[1..];
                 continue;
@@ -81,10 +116,11 @@ impl SseFramer {
             // Every event ends with an empty line, which needs no search.
             let end = if bytes[0] == b'\n' { Some(0) } else { memchr::memchr2(b'\n', b'\r', bytes) };
             if self.line.len() + end.unwrap_or(bytes.len()) > MAX_EVENT {
-                return self.stop_reading();
+                return Err(self.stop_reading());
             }
             let Some(end) = end else {
                 self.line.extend_from_slice(bytes);
+                bytes = b"";
                 break;
             };
             self.after_cr = bytes[end] == b'\r';
@@ -92,6 +128,7 @@ impl SseFramer {
             let (rest, tail) = (&bytes[..end], &bytes[end + 1..]);
             bytes = tail;
             if self.line.is_empty() {
+                is_event_end = rest.is_empty();
                 data = self.line_of(rest, data, &mut each);
             } else {
                 // The carry buffer is moved out while its line is read, and returns empty with its capacity.
@@ -111,11 +148,11 @@ impl SseFramer {
                 self.line = line;
             }
             if self.data.len() > MAX_EVENT {
-                return self.stop_reading();
+                return Err(self.stop_reading());
             }
         }
         if self.too_large {
-            return self.stop_reading();
+            return Err(self.stop_reading());
         }
         match data {
             DataField::Borrowed(slice) => {
@@ -126,7 +163,7 @@ impl SseFramer {
             DataField::Carried => self.has_data = true,
             DataField::None => self.has_data = false,
         }
-        Ok(())
+        Ok(bytes)
     }
 
     /// Ends a cleanly closed body. The standard drops an event without its blank line. Here the event counts if
@@ -235,9 +272,9 @@ impl SseFramer {
         DataField::Carried
     }
 
-    fn stop_reading(&mut self) -> Result<(), FramingError> {
+    fn stop_reading(&mut self) -> FramingError {
         *self = Self { too_large: true, comments: self.comments, ..Self::default() };
-        Err(FramingError::TooLarge)
+        FramingError::TooLarge
     }
 }
 
@@ -308,6 +345,28 @@ mod tests {
         assert_eq!(data(&[b"data: 1\n\ndata: [DONE]"]), ["1", "[DONE]"]);
         assert_eq!(data(&[b"data: 1\n\ndata: [DONE]\n"]), ["1", "[DONE]"]);
         assert_eq!(data(&[b"data: 1\n\ndata: [DO"]), ["1"]);
+    }
+
+    #[test]
+    fn a_recognized_event_is_split_off_only_where_an_event_begins_and_ends() {
+        let split = |before: &[u8], bytes: &[u8]| {
+            let mut sse = SseFramer::new();
+            sse.push(before, |_| ()).unwrap();
+            let known = |data: &[u8]| data.starts_with(b"12").then_some(2);
+            let split = sse.split_recognized(bytes, known).map(|(event, rest)| (event.data.to_vec(), rest.to_vec()));
+            (split, sse.take_lines())
+        };
+        let known = Some((b"12".to_vec(), b"data".to_vec()));
+        assert_eq!(split(b"data: 0\n\n", b"data: 12\n\ndata"), (known.clone(), 4));
+        assert_eq!(split(b":\n", b"data: 12\n\ndata"), (known, 3));
+        for before in [&b""[..], b"d", b"data: 0\n", b"event: x\n", b"data: 0\n\nevent: x\n", b"data: 0\n\r"] {
+            assert_eq!(split(before, b"data: 12\n\ndata").0, None, "{}", before.escape_ascii());
+        }
+        for bytes in
+            [&b"data:12\n\n"[..], b"data: 12", b"data: 12\n", b"data: 12\n:", b"data: 123\n\n", b"data: 12\r\n\r\n"]
+        {
+            assert_eq!(split(b"data: 0\n\n", bytes).0, None, "{}", bytes.escape_ascii());
+        }
     }
 
     #[test]

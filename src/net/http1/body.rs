@@ -5,6 +5,8 @@ use super::head::Head;
 use super::head_error::{HeadError, MAX_HEAD};
 
 const MAX_CHUNK_LINE_BYTES: usize = 4 * 1024;
+/// Digits of the size of a chunk that fits into a read.
+const MAX_PLAIN_DIGITS: usize = 5;
 /// As large as a head, because a client with many fields may send many trailers.
 const MAX_TRAILER_BYTES: usize = MAX_HEAD;
 
@@ -107,7 +109,13 @@ impl BodyDecoder {
                     };
                     1
                 }
-                BodyState::ChunkHead => self.chunk_head(rest)?,
+                BodyState::ChunkHead => match self.line.is_empty().then(|| whole_chunk(rest)).flatten() {
+                    Some((data, end)) => {
+                        payload(data);
+                        end
+                    }
+                    None => self.chunk_head(rest)?,
+                },
                 BodyState::Trailers => self.trailer_line(rest)?,
                 BodyState::Done => 0,
             };
@@ -163,6 +171,24 @@ impl BodyDecoder {
         }
         Ok(end)
     }
+}
+
+/// The data and the end of the chunk at the start of `bytes`, if the chunk is whole and plainly written: a burst has
+/// hundreds per read.
+#[inline]
+fn whole_chunk(bytes: &[u8]) -> Option<(&[u8], usize)> {
+    let mut size = 0;
+    for (digits, byte) in bytes.iter().take(MAX_PLAIN_DIGITS + 1).enumerate() {
+        match char::from(*byte).to_digit(16) {
+            Some(digit) => size = size << 4 | digit as usize,
+            None => {
+                let rest = bytes.get(digits..)?.strip_prefix(b"\r\n")?;
+                let (data, rest) = rest.split_at_checked(size).filter(|_| size > 0)?;
+                return rest.starts_with(b"\r\n").then_some((data, digits + size + 4));
+            }
+        }
+    }
+    None
 }
 
 /// Parses the size from a chunk's first line (without its LF). Extensions are skipped, because they are hop-by-hop.

@@ -101,6 +101,9 @@ pub(in crate::proxy) struct Http1Exchange {
     /// Received but not decoded, with the arrival of the last bytes.
     inbox: Vec<u8>,
     searched: usize,
+    /// Length of the final head, which stays at the start of the inbox until the body is decoded: dropping it alone
+    /// would move a whole burst.
+    head_bytes: usize,
     arrival: Option<Arrival>,
     body: Option<BodyDecoder>,
     /// The last read violated the body's framing.
@@ -140,6 +143,7 @@ impl Http1Exchange {
             to_head: method == "HEAD",
             inbox,
             searched: 0,
+            head_bytes: 0,
             arrival: None,
             body: None,
             malformed: None,
@@ -275,9 +279,11 @@ impl Http1Exchange {
         loop {
             if let Some(end) = end_of_head(&self.inbox, self.searched).filter(|end| *end <= MAX_HEAD) {
                 head.parse_response(&self.inbox[..end]).map_err(UpstreamError::Head)?;
-                self.inbox.drain(..end);
                 self.searched = 0;
-                if !matches!(head.status(), 100 | 102..=199) {
+                if matches!(head.status(), 100 | 102..=199) {
+                    self.inbox.drain(..end);
+                } else {
+                    self.head_bytes = end;
                     let framing = head.response_framing(self.to_head).map_err(UpstreamError::Head)?;
                     self.keep = head.keeps_alive() && framing != Framing::UntilClose;
                     self.kind = if matches!(framing, Framing::Length(_)) {
@@ -318,14 +324,16 @@ impl Http1Exchange {
         }
         let before = out.len();
         let mut decoded = Ok(0);
-        if !self.inbox.is_empty() && !body.is_done() {
-            decoded = body.decode(&self.inbox, |payload| out.extend_from_slice(payload));
-            self.inbox.drain(..decoded.unwrap_or(self.inbox.len()));
+        // Without the reservations, a burst of small chunks would double the buffer several times.
+        let (head, received) = (take(&mut self.head_bytes), self.inbox.len());
+        if received > head && !body.is_done() {
+            out.reserve(received - head);
+            decoded = body.decode(&self.inbox[head..], |payload| out.extend_from_slice(payload));
         }
+        self.inbox.drain(..decoded.map_or(received, |taken| head + taken));
         while decoded.is_ok() && out.len() == before && !body.is_done() {
             let inbox = &mut self.inbox;
             let read = ready!(self.io.poll_read(cx, |bytes, arrival| {
-                // A burst of small chunks would double the buffer several times.
                 out.reserve(bytes.len());
                 let decoded = body.decode(bytes, |payload| out.extend_from_slice(payload));
                 inbox.extend_from_slice(&bytes[decoded.unwrap_or(bytes.len())..]);
@@ -366,17 +374,19 @@ impl Http1Exchange {
 
     /// The connection, if it is reusable.
     pub(super) fn into_connection(self) -> Option<(Http1Connection, ReplyKind)> {
-        let whole =
-            self.complete && self.backlog() == 0 && !self.write_closed && self.has_ended() && self.inbox.is_empty();
+        let is_read = self.has_ended() && self.inbox.len() == self.head_bytes;
+        let whole = self.complete && self.backlog() == 0 && !self.write_closed && is_read;
         (self.keep && whole).then(|| {
             let Self { io, out, mut inbox, open, kind, .. } = self;
+            inbox.clear();
             inbox.shrink_to(MAX_IDLE_BUFFER_BYTES);
             (Http1Connection { io, out, inbox, used: true, open }, kind)
         })
     }
 
     /// The raw connection after a protocol switch, and the bytes already received on it.
-    pub(super) fn into_tunnel(self) -> (MaybeTlsStream, Vec<u8>, ConnectionGuard) {
+    pub(super) fn into_tunnel(mut self) -> (MaybeTlsStream, Vec<u8>, ConnectionGuard) {
+        self.inbox.drain(..self.head_bytes);
         (self.io, self.inbox, self.open)
     }
 }

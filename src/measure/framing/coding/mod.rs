@@ -26,7 +26,7 @@ use crate::measure::work_budget::{OutOfBudget, WorkBudget, price};
 
 /// Bytes of output per piece; the budget is checked between pieces.
 const MAX_PIECE_BYTES: usize = 4 << 10;
-/// Bytes of input per piece. The end of a plain piece cuts an event, which costs a copy of it.
+/// Bytes of input per piece.
 pub(in crate::measure) const MAX_INPUT_BYTES: usize = 4 << 10;
 
 /// Incremental decoder for one body.
@@ -211,7 +211,7 @@ fn decode_pieces<E: From<DecodeError>>(
         let rest = &bytes[used..];
         let is_done = match &mut decoder {
             None => {
-                let piece = &rest[..rest.len().min(piece_bytes)];
+                let piece = piece_of(rest, piece_bytes);
                 each(piece, budget)?;
                 used += piece.len();
                 used == bytes.len()
@@ -231,11 +231,26 @@ fn decode_pieces<E: From<DecodeError>>(
     }
 }
 
+/// At most the first `most` bytes. They end with a line if possible, because a cut event costs a copy of it.
+fn piece_of(bytes: &[u8], most: usize) -> &[u8] {
+    match bytes.get(..most) {
+        Some(piece) => &piece[..memchr::memrchr(b'\n', piece).map_or(most, |at| at + 1)],
+        None => bytes,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;
 
     use super::*;
+
+    #[test]
+    fn a_piece_ends_with_its_last_line() {
+        for (bytes, piece) in [("ab\ncd\nef", "ab\n"), ("abcdefg", "abcde"), ("ab\nc", "ab\nc"), ("ab\ncd", "ab\n")] {
+            assert_eq!(piece_of(bytes.as_bytes(), 5), piece.as_bytes(), "{bytes:?}");
+        }
+    }
 
     const EVENTS: [&str; 3] = ["data: one\n\n", "data: two\n\n", "data: three\n\n"];
 
