@@ -4,7 +4,7 @@ local query = import 'query.libsonnet';
 local rules = std.parseYaml(importstr '../../deploy/prometheus/rules.yml');
 
 // These name no instance: an SLO's budget has a board of its own, and who is absent has no row.
-local ofNoInstance = ['StreamgaugeErrorBudgetBurns', 'StreamgaugePushStopped', 'StreamgaugeAbsent'];
+local ofNoInstance = ['StreamgaugeErrorBudgetBurns', 'StreamgaugePushStopped', 'StreamgaugeScrapeStopped', 'StreamgaugeAbsent'];
 local alerts = [
   rule
   for group in rules.groups
