@@ -71,14 +71,15 @@ args:
   {{- if and (include "streamgauge-spool" .root) (not $values.settings.capture_spool) }}
   - --capture-spool={{ include "streamgauge-spool" .root }}
   {{- end }}
-# Who pushes, where telemetry is pushed: OTEL_EXPORTER_OTLP_ENDPOINT turns that on.
+# Who pushes, where telemetry is pushed: OTEL_EXPORTER_OTLP_ENDPOINT turns that on. A container that starts again is the
+# same instance, so that its restarts can be counted.
 env:
   {{- with .env }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
   - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
   - {name: POD_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
-  - {name: OTEL_RESOURCE_ATTRIBUTES, value: "k8s.pod.name=$(POD_NAME),k8s.namespace.name=$(POD_NAMESPACE)"}
+  - {name: OTEL_RESOURCE_ATTRIBUTES, value: "k8s.pod.name=$(POD_NAME),k8s.namespace.name=$(POD_NAMESPACE),service.instance.id=$(POD_NAMESPACE).$(POD_NAME)"}
   {{- with $values.env }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
