@@ -32,7 +32,7 @@ local holding = '(%s) and on (%s) last_over_time(%s[15m])' % [
   proxies,
 ];
 // Labels that say what a rule found, in one.
-local list = 'max by (severity, problem, %s, gen_ai_request_model, detail, runbook) (label_join(%s, "detail", " ", "resource", "stage", "exporter", "reason", "subject", "setting"))' % [query.place, holding];
+local list = 'max by (severity, problem, %s, gen_ai_request_model, detail, runbook) (label_join(%s, "detail", " ", "server_address", "server_port", "resource", "stage", "exporter", "reason", "subject", "setting"))' % [query.place, holding];
 
 {
   // Every proxy of the last 15 minutes, as 1.
