@@ -35,9 +35,58 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- end }}
 
-{{- define "streamgauge-spool-volume" -}}
-name: streamgauge-spool
-{{ toYaml .Values.spoolVolume }}
+{{/* The volumes of Streamgauge's container, beside those of other containers of the pod. */}}
+{{- define "streamgauge-volumes" -}}
+{{- $volumes := list }}
+{{- if include "streamgauge-spool" . }}
+{{- $volumes = append $volumes (merge (dict "name" "streamgauge-spool") .Values.spoolVolume) }}
+{{- end }}
+{{- with .Values.admin.metricsToken }}
+{{- if .secret }}
+{{- $volumes = append $volumes (dict "name" "streamgauge-token" "secret" (dict "secretName" .secret)) }}
+{{- end }}
+{{- end }}
+{{- with concat $volumes .Values.volumes }}
+{{- toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "streamgauge-mounts" -}}
+{{- $mounts := list }}
+{{- with include "streamgauge-spool" . }}
+{{- $mounts = append $mounts (dict "name" "streamgauge-spool" "mountPath" .) }}
+{{- end }}
+{{- if .Values.admin.metricsToken.secret }}
+{{- $mounts = append $mounts (dict "name" "streamgauge-token" "mountPath" "/run/secrets/streamgauge" "readOnly" true) }}
+{{- end }}
+{{- with concat $mounts .Values.volumeMounts }}
+{{- toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "streamgauge-scheme" -}}
+{{ .Values.settings.admin_tls_cert | empty | ternary "http" "https" }}
+{{- end }}
+
+{{/* A probe of the admin port. */}}
+{{- define "streamgauge-probe" -}}
+httpGet: {path: {{ .path }}, port: streamgauge{{ if eq (include "streamgauge-scheme" .root) "https" }}, scheme: HTTPS{{ end }}}
+{{- end }}
+
+{{/* How Prometheus scrapes a protected admin port. */}}
+{{- define "streamgauge-scrape" -}}
+{{- if eq (include "streamgauge-scheme" .) "https" }}
+scheme: https
+{{- with .Values.admin.tlsConfig }}
+tlsConfig:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- with .Values.admin.metricsToken }}
+{{- if .secret }}
+authorization: {credentials: {name: {{ .secret }}, key: {{ .key }}}}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "streamgauge-securityContext" -}}
@@ -65,6 +114,9 @@ args:
   {{- with $values.admin.arguments }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+  {{- if $values.admin.metricsToken.secret }}
+  - --admin-metrics-token-file=/run/secrets/streamgauge/{{ $values.admin.metricsToken.key }}
+  {{- end }}
   - {{ .upstream | empty | ternary "--transparent" (printf "--upstream=%s" .upstream) }}
   - --drain={{ .drain }}s
   {{- include "streamgauge-flags" .root | nindent 2 }}
@@ -88,24 +140,24 @@ ports:
   - {name: streamgauge, containerPort: {{ $values.admin.port }}}
 # /livez, since /readyz waits for the server behind the proxy, which may start only after this succeeds.
 startupProbe:
-  httpGet: {path: /livez, port: streamgauge}
+  {{- include "streamgauge-probe" (dict "root" .root "path" "/livez") | nindent 2 }}
   periodSeconds: 1
   failureThreshold: 30
 # 503 while the server cannot be reached, and when the proxy drains.
 readinessProbe:
-  httpGet: {path: /readyz, port: streamgauge}
+  {{- include "streamgauge-probe" (dict "root" .root "path" "/readyz") | nindent 2 }}
   periodSeconds: 5
 livenessProbe:
-  httpGet: {path: /livez, port: streamgauge}
+  {{- include "streamgauge-probe" (dict "root" .root "path" "/livez") | nindent 2 }}
   periodSeconds: 10
   failureThreshold: 6
 securityContext:
   {{- include "streamgauge-securityContext" .root | nindent 2 }}
 resources:
   {{- toYaml $values.resources | nindent 2 }}
-{{- with include "streamgauge-spool" .root }}
+{{- with include "streamgauge-mounts" .root }}
 volumeMounts:
-  - {name: streamgauge-spool, mountPath: {{ . }}}
+  {{- . | nindent 2 }}
 {{- end }}
 {{- end }}
 
