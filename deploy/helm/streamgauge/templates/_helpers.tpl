@@ -15,17 +15,43 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ include "streamgauge-name" . }}-{{ eq .Values.mode "gateway" | ternary "gateway" "engine" }}
 {{- end }}
 
-{{/* The settings as flags. Keys of lists that are plural have a flag that is not. */}}
+{{/* Settings that the proxy reads at its start only. They are flags, so that a change of them replaces the pods. The others
+   are in a file, which the proxy reads again when it changes. Injected pods are in namespaces without that file. */}}
+{{- define "streamgauge-needs-restart" -}}
+upstream_http upstream_ca upstream_cert upstream_key upstream_server_name engine_metrics
+tls_cert tls_key tls_client_ca
+admin_tls_cert admin_tls_key admin_tls_client_ca admin_token_file admin_metrics_token_file admin_insecure
+workers tokenizers max_connections log_format
+capture capture_spool capture_flush capture_round capture_tokenizer capture_block capture_key capture_key_rotate
+capture_session capture_names capture_sample capture_format capture_keep_bytes capture_keep_age
+{{- end }}
+
+{{/* Those settings as flags. Keys of lists that are plural have a flag that is not. */}}
 {{- define "streamgauge-flags" -}}
 {{- $singular := dict "slos" "slo" "classes" "class" "routes" "route" "tokenizers" "tokenizer" }}
+{{- $fixed := regexSplit "\\s+" (include "streamgauge-needs-restart" .) -1 }}
 {{- $flags := list }}
 {{- range $key, $value := .Values.settings }}
-  {{- $flag := get $singular $key | default $key | replace "_" "-" }}
-  {{- range kindIs "slice" $value | ternary $value (kindIs "invalid" $value | ternary (list) (list $value)) }}
-    {{- $flags = append $flags (printf "--%s=%s" $flag (kindIs "string" . | ternary . (toRawJson .))) }}
+  {{- if or (eq $.Values.mode "injection") (has $key $fixed) }}
+    {{- $flag := get $singular $key | default $key | replace "_" "-" }}
+    {{- range kindIs "slice" $value | ternary $value (kindIs "invalid" $value | ternary (list) (list $value)) }}
+      {{- $flags = append $flags (printf "--%s=%s" $flag (kindIs "string" . | ternary . (toRawJson .))) }}
+    {{- end }}
   {{- end }}
 {{- end }}
-{{- toYaml $flags }}
+{{- with $flags }}
+{{- toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* The other settings as a configuration file. */}}
+{{- define "streamgauge-file" -}}
+{{- $fixed := regexSplit "\\s+" (include "streamgauge-needs-restart" .) -1 }}
+{{- range $key, $value := .Values.settings }}
+{{- if not (or (has $key $fixed) (kindIs "invalid" $value)) }}
+{{ $key }}: {{ toRawJson $value }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* The folder of the spool; empty unless the capture goes to a bucket. */}}
@@ -38,6 +64,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{/* The volumes of Streamgauge's container, beside those of other containers of the pod. */}}
 {{- define "streamgauge-volumes" -}}
 {{- $volumes := list }}
+{{- if ne .Values.mode "injection" }}
+{{- $volumes = append $volumes (dict "name" "streamgauge-settings" "configMap" (dict "name" (printf "%s-settings" (include "streamgauge-name" .)))) }}
+{{- end }}
 {{- if include "streamgauge-spool" . }}
 {{- $volumes = append $volumes (merge (dict "name" "streamgauge-spool") .Values.spoolVolume) }}
 {{- end }}
@@ -53,6 +82,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{- define "streamgauge-mounts" -}}
 {{- $mounts := list }}
+{{- if ne .Values.mode "injection" }}
+{{/* The folder: the kubelet does not change a file that is mounted by itself. */}}
+{{- $mounts = append $mounts (dict "name" "streamgauge-settings" "mountPath" "/etc/streamgauge/settings" "readOnly" true) }}
+{{- end }}
 {{- with include "streamgauge-spool" . }}
 {{- $mounts = append $mounts (dict "name" "streamgauge-spool" "mountPath" .) }}
 {{- end }}
@@ -108,9 +141,12 @@ image: {{ include "streamgauge-image" .root }}
 imagePullPolicy: {{ $values.image.pullPolicy }}
 args:
   - proxy
-  - --listen={{ .listen | default (printf "0.0.0.0:%v" .port) }}
+  {{- if ne $values.mode "injection" }}
+  - --config=/etc/streamgauge/settings/streamgauge.yaml
+  {{- end }}
+  - --listen={{ .listen | default (printf "%s:%v" $values.address .port) }}
   # Not loopback: the kubelet and Prometheus ask from outside the pod.
-  - --admin=0.0.0.0:{{ $values.admin.port }}
+  - --admin={{ $values.address }}:{{ $values.admin.port }}
   {{- with $values.admin.arguments }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -119,7 +155,9 @@ args:
   {{- end }}
   - {{ .upstream | empty | ternary "--transparent" (printf "--upstream=%s" .upstream) }}
   - --drain={{ .drain }}s
-  {{- include "streamgauge-flags" .root | nindent 2 }}
+  {{- with include "streamgauge-flags" .root }}
+  {{- . | nindent 2 }}
+  {{- end }}
   {{- if and (include "streamgauge-spool" .root) (not $values.settings.capture_spool) }}
   - --capture-spool={{ include "streamgauge-spool" .root }}
   {{- end }}
