@@ -9,6 +9,9 @@ local label = config.labels;
 local byPlace = q.place;
 local judged(result, by, window='$__rate_interval') = q.rates(by, 'streamgauge_slo_requests_total', q.slos + ', result=~"%s"' % result, window);
 local missedShare(by, window) = q.ratio(judged('missed', by, window), judged('met|missed', by, window));
+// How many times as fast as the target allows the error budget is spent; of SLOs of one place the worst.
+local target = 'max by (%s, slo) (streamgauge_slo_target_ratio{%s, slo=~"$slo"})' % [q.service, q.proxies];
+local burn(by, window) = '%s / on (%s, slo) group_left () (1 - %s)' % [missedShare(by + ', slo', window), q.service, target];
 local failures(by) = q.rates(by, 'streamgauge_http_responses_total', q.proxies + ', traffic!="probe", fault=~"upstream|proxy"');
 local requests(by) = q.rates(by, 'streamgauge_http_responses_total', q.proxies + ', traffic!="probe"');
 local failingShare(by) = '(%s or 0 * %s) / %s' % [failures(by), requests(by), requests(by)];
@@ -55,7 +58,7 @@ board.new(
             'Fastest burn',
             'Pace at which the worst SLO spent its error budget in the last hour; 1 is as fast as it may be. From 14.4 on an alert pages.',
             'suffix:×',
-            'max(%s / on (slo) (1 - max by (slo) (streamgauge_slo_target_ratio{%s, slo=~"$slo"})))' % [missedShare('slo', '1h'), q.proxies],
+            'max(%s)' % burn(q.service, '1h'),
             good(1, 14.4),
             decimals=1,
           ) { w: 4 },
@@ -70,7 +73,7 @@ board.new(
           h: 10,
           panels: [panel.table(
             'Instances',
-            'One row per proxy, most problems first. The instance links to its streams. "Problems" counts the alert rules that hold now, before they have held long enough to alert.',
+            'One row per proxy, most problems first. The instance links to its streams. "Problems" counts the alert rules that hold now, before they have held long enough to alert. "Budget burn" is how many times as fast as its target allows the worst SLO is missed.',
             {
               [label.cluster]: { at: 0 },
               [label.namespace]: { at: 1 },
@@ -83,7 +86,8 @@ board.new(
               { name: 'Server', unit: 'none', expr: 'min by (%s) (streamgauge_upstream_up{%s})' % [byPlace, q.proxies], words: [panel.word(1, '✓ reached', 'green'), panel.word(0, '✗ not reached', 'red')] },
               { name: 'Requests/s', unit: 'reqps', decimals: 1, expr: requests(byPlace) },
               { name: 'Failures', unit: 'percentunit', decimals: 1, expr: failingShare(byPlace), colors: good(0.01, 0.05) },
-              { name: 'SLO missed', unit: 'percentunit', decimals: 1, expr: missedShare(byPlace, '$__rate_interval'), colors: good(0.01, 0.05) },
+              { name: 'SLO missed', unit: 'percentunit', decimals: 1, expr: missedShare(byPlace, '$__rate_interval') },
+              { name: 'Budget burn', unit: 'suffix:×', decimals: 1, expr: 'max by (%s) (%s)' % [byPlace, burn(byPlace, '$__rate_interval')], colors: good(1, 14.4) },
               { name: 'TTFT p99', unit: 's', expr: q.quantile(0.99, byPlace, 'gen_ai_server_time_to_first_token_seconds', q.models), colors: good(config.lines.ttft, 2 * config.lines.ttft) },
               { name: 'ITL p99', unit: 's', expr: q.quantile(0.99, byPlace, 'streamgauge_stream_inter_token_latency_seconds', q.models), colors: good(config.lines.itl, 2 * config.lines.itl) },
               { name: 'Open streams', unit: 'none', expr: q.level(byPlace, 'streamgauge_stream_active', q.proxies) },

@@ -14,6 +14,8 @@ local either(native, classic) =
 {
   // Where a series comes from, as labels and as matchers.
   place: std.join(', ', [label.cluster, label.namespace, label.pod, label.job, label.instance]),
+  // What an SLO is judged for: all instances of a job.
+  service: std.join(', ', [label.cluster, label.namespace, label.job]),
   proxies: joined([
     '%s=~"$cluster"' % label.cluster,
     '%s=~"$namespace"' % label.namespace,

@@ -149,7 +149,7 @@ board.new(
         panels: [
           panel.chart(
             'Telemetry lost',
-            'Records per second that were measured and not exported. No stream suffers. queue_full: the collector is slow; otherwise it cannot be reached or refuses. 0 is right.',
+            'Records per second that were measured and not exported. No stream suffers. queue_full: sample fewer traces, or give the proxy CPU. failed: the collector is down or slow. rejected: it refuses them. 0 is right.',
             'suffix: /s',
             [panel.query(q.rates('exporter, reason', 'streamgauge_export_dropped_total', q.proxies), '{{exporter}}: {{reason}}')],
             links=[panel.runbook('StreamgaugeTelemetryLost')],

@@ -8,8 +8,11 @@ local label = config.labels;
 local judged(result, by, window='$__rate_interval') = q.rates(by, 'streamgauge_slo_requests_total', q.slos + ', result=~"%s"' % result, window);
 local missedShare(by, window='$__rate_interval') = q.ratio(judged('missed', by, window), judged('met|missed', by, window));
 local metShare(by) = q.ratio(judged('met', by), judged('met|missed', by));
-local target = 'max by (slo) (streamgauge_slo_target_ratio{%s, slo=~"$slo"})' % q.proxies;
-local burn(window) = '%s / on (slo) (1 - %s)' % [missedShare('slo', window), target];
+// Equal names in two jobs are two SLOs, as in the rules.
+local each = q.service + ', slo';
+local name = '{{%s}} {{slo}}' % label.job;
+local target = 'max by (%s) (streamgauge_slo_target_ratio{%s, slo=~"$slo"})' % [each, q.proxies];
+local burn(window) = '%s / on (%s) (1 - %s)' % [missedShare(each, window), each, target];
 local left = '1 - %s' % burn(config.budgetPeriod);
 local alert = panel.runbook('StreamgaugeErrorBudgetBurns');
 
@@ -17,7 +20,7 @@ local burnChart(rates) = panel.chart(
   'Burn rate over %(long)s and %(short)s' % rates,
   "Pace at which the error budget is spent; 1 is as fast as it may be. The alert (%(severity)s) fires while both windows are above %(rate)s, the dashed line: the long one says that it matters, the short one that it still goes on." % rates,
   'suffix:×',
-  [panel.query(burn(rates.long), '{{slo}} ' + rates.long), panel.query(burn(rates.short), '{{slo}} ' + rates.short)],
+  [panel.query(burn(rates.long), name + ' ' + rates.long), panel.query(burn(rates.short), name + ' ' + rates.short)],
   lines=[panel.limit(rates.rate)],
   calcs=['lastNotNull', 'max'],
   links=[alert],
@@ -38,40 +41,48 @@ board.new(
               'Target',
               'Share of requests that should meet the SLO: the setting `target` of the SLO. What is left to 100% is its error budget.',
               'percentunit',
-              [panel.query(target, '{{slo}}')],
+              [panel.query(target, name)],
               decimals=2,
               graph=false,
-            ) { w: 5 },
+            ) { w: 4 },
             panel.stat(
               'Met now',
-              'Share of the judged requests that met every objective. Below the target the budget shrinks.',
+              'Share of the judged requests that met every objective.',
               'percentunit',
-              [panel.query(metShare('slo'), '{{slo}}')],
-              [{ color: 'red', value: null }, { color: 'orange', value: 0.95 }, { color: 'green', value: 0.99 }],
+              [panel.query(metShare(each), name)],
               decimals=2,
               links=[alert],
-            ) { w: 5 },
+            ) { w: 4 },
+            panel.stat(
+              'Above the target',
+              'What is met now, less the target of that SLO. Below 0 the budget shrinks.',
+              'percentunit',
+              [panel.query('%s - on (%s) %s' % [metShare(each), each, target], name)],
+              [{ color: 'red', value: null }, { color: 'green', value: 0 }],
+              decimals=2,
+              links=[alert],
+            ) { w: 4 },
             panel.stat(
               'Budget left',
               "Share of the error budget of %s that is left; negative if the SLO is broken. A younger instance's budget begins with its first request." % config.budgetPeriod,
               'percentunit',
-              [panel.query(left, '{{slo}}')],
+              [panel.query(left, name)],
               [{ color: 'red', value: null }, { color: 'orange', value: 0 }, { color: 'green', value: 0.25 }],
               decimals=1,
               graph=false,
               links=[alert],
-            ) { w: 5 },
+            ) { w: 4 },
             panel.chart(
               'Budget left, burn-down',
               'Share of the error budget that is left, over time. At the dashed line the budget is spent and the SLO broken. Steps down are incidents; a steady slope is a server that is too slow every day.',
               'percentunit',
-              [panel.query(left, '{{slo}}')],
+              [panel.query(left, name)],
               lines=[panel.limit(0)],
               min=null,
               max=1,
               calcs=['lastNotNull', 'min'],
               links=[alert],
-            ) { w: 9 },
+            ) { w: 8 },
           ],
         },
         { h: 8, panels: [burnChart(rates) for rates in config.burnRates] },
@@ -122,8 +133,8 @@ board.new(
               'Share of judged requests that met the SLO, by model, and the target of the SLO. A model far below the others is the one to look at.',
               'percentunit',
               [
-                panel.query(metShare('slo, gen_ai_request_model'), '{{slo}}, {{gen_ai_request_model}}'),
-                panel.query(target, '{{slo}}: target'),
+                panel.query(metShare(each + ', gen_ai_request_model'), name + ', {{gen_ai_request_model}}'),
+                panel.query(target, name + ': target'),
               ],
               max=1,
               colors={ '/: target$/': 'red' },

@@ -1,4 +1,4 @@
-//! Transparent mode in network namespaces: redirected connections, by address and by port. Needs root, `ip` and `nft`.
+//! Transparent mode in network namespaces: redirected connections, by address and by port. Needs root, `ip`, `nft` and `iptables`.
 
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -192,6 +192,25 @@ fn redirected_connections_reach_the_servers_that_clients_chose() {
             assert_eq!(first_tokens(&proxy, PROXY[0], 8002), 0.0, "who accepts no connection has no series");
             assert!(proxy.ready().0);
         });
+        Ok(())
+    });
+}
+
+#[test]
+fn the_manuals_lines_of_iptables_redirect_too() {
+    where_permitted("iptables", || {
+        let (client, pod) = (Namespace::new()?, Namespace::new()?);
+        client.link(&pod, "pod", [CLIENT, PROXY]);
+        let manual = include_str!("../../src/proxy/README.md");
+        let rule =
+            manual.lines().find_map(|line| line.strip_prefix("iptables ")?.split_once("--to-ports").map(|it| it.0));
+        for program in ["iptables", "ip6tables"] {
+            pod.commands(&format!("{program} {}--to-ports 8080", rule.unwrap()))?;
+        }
+        let _engines: Vec<_> =
+            [(8000, "one"), (8001, "two")].map(|(port, text)| PROXY.map(|host| pod.engine(host, port, text))).into();
+        let proxy = asks_both(&client, (&pod, pod.proxy(&[])), PROXY);
+        pod.run(move || drop(proxy));
         Ok(())
     });
 }

@@ -281,7 +281,8 @@ fn the_fleet_lists_the_problems_of_every_alert_that_names_an_instance() {
     let query = text(&panel["targets"][0], "expr");
     for alert in alerts {
         let of_no_instance =
-            ["StreamgaugeErrorBudgetBurns", "StreamgaugePushStopped", "StreamgaugeAbsent"].contains(&alert);
+            ["StreamgaugeErrorBudgetBurns", "StreamgaugePushStopped", "StreamgaugeScrapeStopped", "StreamgaugeAbsent"]
+                .contains(&alert);
         let listed = query.contains(&format!("\"problem\", \"{}\"", alert.strip_prefix("Streamgauge").unwrap()));
         assert_eq!(listed, !of_no_instance, "{alert}");
         assert_eq!(query.contains(&format!("\"runbook\", \"{}\"", alert.to_lowercase())), listed, "{alert}");

@@ -151,6 +151,20 @@ fn injected() -> (Value, String) {
     (policy, added)
 }
 
+/// The configuration of a container of an overlay, as `--check` prints it: its flags, and the file of the ConfigMap.
+fn configured(overlay: &str, container: &Value) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = document(&format!("{OVERLAYS}/{overlay}/settings.yaml"));
+    for (name, content) in settings["data"].as_object().unwrap() {
+        fs::write(folder.path().join(name), content.as_str().unwrap()).unwrap();
+    }
+    let place =
+        format!("{}/", named(&container["volumeMounts"], "streamgauge-settings")["mountPath"].as_str().unwrap());
+    let arguments: Vec<String> =
+        texts(&container["args"]).iter().map(|argument| argument.replace(&place, "")).collect();
+    checked(&arguments.iter().map(String::as_str).collect::<Vec<_>>(), folder.path())
+}
+
 /// Whether a selector of labels selects what has them.
 fn selects(selector: &Value, labels: &Value) -> bool {
     selector.as_object().unwrap().iter().all(|(key, value)| labels.get(key) == Some(value))
@@ -167,7 +181,7 @@ fn a_sidecar_takes_the_port_of_its_server_and_everything_points_at_the_right_one
         let engine = named(&pod["containers"], name);
         assert_eq!(sidecar["restartPolicy"], "Always", "else it is no sidecar");
 
-        let configuration = checked(&texts(&sidecar["args"]), &root());
+        let configuration = configured(overlay, sidecar);
         let [listen, admin, upstream] = ["listen", "admin", "upstream"].map(|key| port(setting(&configuration, key)));
         assert_eq!(named(&sidecar["ports"], "http")["containerPort"], listen);
         assert_eq!(named(&sidecar["ports"], "streamgauge")["containerPort"], admin);
@@ -199,7 +213,7 @@ fn a_gateway_forwards_to_a_service_and_drains_before_it_is_killed() {
     let [deployment, service] = workload("gateway");
     let pod = &deployment["spec"]["template"]["spec"];
     let gateway = named(&pod["containers"], "streamgauge");
-    let configuration = checked(&texts(&gateway["args"]), &root());
+    let configuration = configured("gateway", gateway);
     assert_eq!(service["spec"]["ports"][0]["targetPort"], port(setting(&configuration, "listen")));
     assert!(selects(&service["spec"]["selector"], &deployment["spec"]["template"]["metadata"]["labels"]));
     let wait = Duration::from_secs(gateway["lifecycle"]["preStop"]["sleep"]["seconds"].as_u64().unwrap());
@@ -263,7 +277,7 @@ fn a_pod_ends_within_its_grace_period() {
     for (overlay, name) in SIDECARS {
         let [deployment, _] = workload(overlay);
         let pod = &deployment["spec"]["template"]["spec"];
-        let configuration = checked(&texts(&named(&pod["initContainers"], "streamgauge")["args"]), &root());
+        let configuration = configured(overlay, named(&pod["initContainers"], "streamgauge"));
         let wait = texts(&named(&pod["containers"], name)["lifecycle"]["preStop"]["exec"]["command"]);
         assert_eq!(wait[0], "timeout");
         assert!(wait[4].contains(&format!("127.0.0.1:{}/metrics", port(setting(&configuration, "admin")))));
@@ -368,6 +382,24 @@ fn the_chart_knows_every_setting_that_it_does_not_set_itself() {
     let own = ["admin", "drain", "listen", "transparent", "upstream"];
     let keys = program["properties"].as_object().unwrap().keys().map(String::as_str);
     assert_eq!(known, keys.filter(|key| !own.contains(key)).collect(), "in values.schema.json");
+}
+
+#[test]
+fn settings_that_need_a_restart_are_flags_of_the_chart_and_the_others_are_in_its_file() {
+    let program = read("src/config/dump.rs");
+    let program = program.split("const NEED_RESTART").nth(1).unwrap().split("];").next().unwrap();
+    let own = ["admin", "listen", "transparent", "upstream"];
+    let program: BTreeSet<&str> = program.split('"').skip(1).step_by(2).filter(|key| !own.contains(key)).collect();
+    let chart = read("deploy/helm/streamgauge/templates/_helpers.tpl");
+    let chart = chart.split("\"streamgauge-needs-restart\" -}}").nth(1).unwrap().split("{{- end }}").next().unwrap();
+    assert_eq!(chart.split_whitespace().collect::<BTreeSet<_>>(), program);
+    let [deployment, _] = workload("vllm");
+    let sidecar = named(&deployment["spec"]["template"]["spec"]["initContainers"], "streamgauge");
+    assert!(
+        !texts(&sidecar["args"]).iter().any(|argument| argument.starts_with("--slo=")),
+        "it would override the file"
+    );
+    assert!(configured("vllm", sidecar).contains("ttft<=500ms"));
 }
 
 #[test]

@@ -32,11 +32,14 @@ const MANUAL: [&str; 17] = [
 ];
 
 /// Flags of other programs in commands of the manual.
-const OTHER_PROGRAMS_FLAGS: [&str; 26] = [
+const OTHER_PROGRAMS_FLAGS: [&str; 32] = [
     "--bench",
     "--bins",
     "--build",
+    "--build-arg",
     "--detach",
+    "--dport",
+    "--dports",
     "--drill",
     "--enable-feature",
     "--file",
@@ -54,9 +57,12 @@ const OTHER_PROGRAMS_FLAGS: [&str; 26] = [
     "--rows",
     "--save-detailed",
     "--save-result",
+    "--set",
     "--strip-components",
     "--tag",
     "--test",
+    "--to-ports",
+    "--uid-owner",
     "--ulimit",
     "--values",
 ];

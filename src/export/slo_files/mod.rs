@@ -88,6 +88,8 @@ mod tests {
         assert_eq!((&sloth["version"], &sloth["slos"][0]["objective"]), (&"prometheus/v1".into(), &99.95.into()));
         let missed = r#"sum(rate(streamgauge_slo_requests_total{slo="Chat_1", result="missed"}[{{.window}}]))"#;
         assert_eq!(sloth["slos"][0]["sli"]["events"]["error_query"], missed);
+        let runbook = sloth["slos"][0]["alerting"]["annotations"]["runbook_url"].as_str().unwrap();
+        assert!(runbook.ends_with("/deploy/prometheus/README.md#streamgaugeerrorbudgetburns"), "{runbook}");
         let [pyrra] = <[Value; 1]>::try_from(SloFileFormat::Pyrra.documents(&slos).unwrap()).unwrap();
         assert_eq!((&pyrra["metadata"]["name"], &pyrra["spec"]["target"]), (&"chat-1".into(), &"99.95".into()));
         let judged = r#"streamgauge_slo_requests_total{slo="Chat_1", result=~"met|missed"}"#;

@@ -5,6 +5,10 @@ use serde_json::{Value, json};
 use super::{JUDGED, MISSED, SERVICE, selector};
 use crate::measure::slo::Slo;
 
+/// The section of the runbook that the alerts of our own rules name too.
+const RUNBOOK: &str =
+    concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/deploy/prometheus/README.md#streamgaugeerrorbudgetburns");
+
 pub(super) fn document(slos: Vec<Value>) -> Value {
     json!({ "version": "prometheus/v1", "service": SERVICE, "slos": slos })
 }
@@ -20,6 +24,7 @@ pub(super) fn slo(name: &str, slo: &Slo) -> Value {
         "alerting": {
             "name": "StreamgaugeErrorBudgetBurns",
             "labels": { "slo": slo.name() },
+            "annotations": { "runbook_url": RUNBOOK },
             "page_alert": { "labels": { "severity": "page" } },
             "ticket_alert": { "labels": { "severity": "ticket" } },
         },
