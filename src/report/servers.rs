@@ -257,7 +257,7 @@ pub(super) fn aggregate_value(servers: &[ServerSummary], figure: ServerMetric) -
     let values: Vec<f64> = servers.iter().filter_map(of).collect();
     match figure.aggregation() {
         _ if values.is_empty() => None,
-        SeriesAggregation::Sum => Some(values.iter().sum()),
+        SeriesAggregation::Sum | SeriesAggregation::Latest => Some(values.iter().sum()),
         SeriesAggregation::Max => Some(values.iter().copied().fold(f64::NEG_INFINITY, f64::max)),
         SeriesAggregation::Mean => Some(values.iter().sum::<f64>() / values.len() as f64),
     }
@@ -267,6 +267,7 @@ fn format_figure(value: f64, unit: &str) -> String {
     match unit {
         "1" => format_percent(value),
         "bytes" => format!("{:.1} GiB", value / f64::from(1 << 30)),
+        "bytes/s" => format!("{:.2} GiB/s", value / f64::from(1 << 30)),
         "W" => format!("{value:.0} W"),
         _ if value.fract() == 0.0 && (0.0..1e15).contains(&value) => with_thousands(value as u64),
         _ => format!("{value:.1}"),

@@ -1,14 +1,14 @@
 //! Maps each server's metric names to common figures. Pure.
 //!
-//! The names come from the servers' sources: vLLM's `v1/metrics/loggers.py` (and the older names of its V0 engine),
+//! The names come from the servers' sources: vLLM's `v1/metrics/loggers.py` and `perf.py` (and the older names of its V0 engine),
 //! SGLang's `observability/metrics_collector.py`, TGI's `backend.rs` and `queue.rs`, llama.cpp's `server-task.cpp`,
-//! LMDeploy's `metrics/loggers.py`, Dynamo's `prometheus_names.rs`, NVIDIA's `dcgm-exporter`, and `nvidia_gpu_exporter`,
+//! LMDeploy's `metrics/loggers.py`, Dynamo's `prometheus_names.rs`, the counters of NVIDIA's `dcgm-exporter`, and `nvidia_gpu_exporter`,
 //! which reads `nvidia-smi`. Those of trtllm-serve (at `/prometheus/metrics`), of Triton and of its TensorRT-LLM backend
 //! are from documents about them; no such server has been scraped. Dynamo's workers pass on the metrics of their engines.
 
 use std::collections::BTreeMap;
 
-use super::exposition::samples;
+use super::exposition::{Sample, samples};
 use super::{SeriesAggregation, ServerMetric};
 
 /// One source of a figure.
@@ -18,8 +18,21 @@ struct MetricMapping {
     names: &'static [&'static str],
     /// Label and value of the series, where one name holds several figures.
     label: Option<(&'static str, &'static str)>,
+    /// Where a sample has the value.
+    value: MetricValue,
     /// Factor for the value.
     scale: f64,
+}
+
+/// Where a sample has the value of a figure.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MetricValue {
+    /// Its value.
+    Sample,
+    /// A number in this label, of metrics that state a configuration.
+    Label(&'static str),
+    /// The number of names in this label, separated by commas.
+    Names(&'static str),
 }
 
 const fn metric(figure: ServerMetric, names: &'static [&'static str]) -> MetricMapping {
@@ -27,7 +40,7 @@ const fn metric(figure: ServerMetric, names: &'static [&'static str]) -> MetricM
 }
 
 const fn scaled_metric(figure: ServerMetric, names: &'static [&'static str], scale: f64) -> MetricMapping {
-    MetricMapping { figure, names, label: None, scale }
+    MetricMapping { figure, names, label: None, value: MetricValue::Sample, scale }
 }
 
 const fn labelled_metric(
@@ -38,10 +51,16 @@ const fn labelled_metric(
     MetricMapping { label: Some(label), ..metric(figure, names) }
 }
 
+const fn valued_metric(figure: ServerMetric, names: &'static [&'static str], value: MetricValue) -> MetricMapping {
+    MetricMapping { value, ..metric(figure, names) }
+}
+
 use ServerMetric::{
-    FirstTokenRequests, FirstTokenSeconds, GenerationTokens, GpuMemory, GpuMemoryActivity, GpuPower, GpuUtilization,
-    KvUsage, Preemptions, PrefillRequests, PrefillSeconds, PrefixHits, PrefixQueries, PromptTokens, QueueRequests,
-    QueueSeconds, ReadBytes, Running, Waiting,
+    DecodeRequests, DecodeSeconds, ExternalHits, ExternalQueries, FirstTokenRequests, FirstTokenSeconds, Flops,
+    GenerationTokens, GpuMemory, GpuMemoryActivity, GpuPower, GpuUtilization, KvCapacity, KvUsage, LoraRunning,
+    LoraSlots, LoraWaiting, NvlinkReceived, NvlinkSent, PcieReceived, PcieSent, Preemptions, PrefillRequests,
+    PrefillSeconds, PrefixHits, PrefixQueries, PromptTokens, QueueRequests, QueueSeconds, ReadBytes, Running, Waiting,
+    WaitingDeferred, WaitingForCapacity, WriteBytes,
 };
 
 /// The first source present on a page determines the figure: a server that renames a metric exports both names for a
@@ -65,6 +84,18 @@ const METRIC_MAPPINGS: &[MetricMapping] = &[
     metric(FirstTokenSeconds, &["vllm:time_to_first_token_seconds_sum"]),
     metric(FirstTokenRequests, &["vllm:time_to_first_token_seconds_count"]),
     metric(ReadBytes, &["vllm:estimated_read_bytes_per_gpu_total"]),
+    metric(WriteBytes, &["vllm:estimated_write_bytes_per_gpu_total"]),
+    metric(Flops, &["vllm:estimated_flops_per_gpu_total"]),
+    labelled_metric(WaitingForCapacity, &["vllm:num_requests_waiting_by_reason"], ("reason", "capacity")),
+    labelled_metric(WaitingDeferred, &["vllm:num_requests_waiting_by_reason"], ("reason", "deferred")),
+    metric(ExternalHits, &["vllm:external_prefix_cache_hits_total"]),
+    metric(ExternalQueries, &["vllm:external_prefix_cache_queries_total"]),
+    metric(DecodeSeconds, &["vllm:request_decode_time_seconds_sum"]),
+    metric(DecodeRequests, &["vllm:request_decode_time_seconds_count"]),
+    valued_metric(KvCapacity, &["vllm:cache_config_info"], MetricValue::Label("kv_cache_size_tokens")),
+    valued_metric(LoraSlots, &["vllm:lora_requests_info"], MetricValue::Label("max_lora")),
+    valued_metric(LoraRunning, &["vllm:lora_requests_info"], MetricValue::Names("running_lora_adapters")),
+    valued_metric(LoraWaiting, &["vllm:lora_requests_info"], MetricValue::Names("waiting_lora_adapters")),
     metric(Waiting, &["sglang:num_queue_reqs"]),
     metric(Running, &["sglang:num_running_reqs"]),
     metric(KvUsage, &["sglang:token_usage"]),
@@ -133,6 +164,10 @@ const METRIC_MAPPINGS: &[MetricMapping] = &[
     scaled_metric(GpuMemory, &["DCGM_FI_DEV_FB_USED"], 1_048_576.0),
     metric(GpuPower, &["DCGM_FI_DEV_POWER_USAGE"]),
     metric(GpuMemoryActivity, &["DCGM_FI_PROF_DRAM_ACTIVE"]),
+    metric(PcieSent, &["DCGM_FI_PROF_PCIE_TX_BYTES"]),
+    metric(PcieReceived, &["DCGM_FI_PROF_PCIE_RX_BYTES"]),
+    metric(NvlinkSent, &["DCGM_FI_PROF_NVLINK_TX_BYTES"]),
+    metric(NvlinkReceived, &["DCGM_FI_PROF_NVLINK_RX_BYTES"]),
     metric(GpuUtilization, &["nvidia_smi_utilization_gpu_ratio"]),
     metric(GpuMemory, &["nvidia_smi_memory_used_bytes"]),
     metric(GpuPower, &["nvidia_smi_power_draw_watts"]),
@@ -157,9 +192,10 @@ pub fn figures(page: &str) -> BTreeMap<ServerMetric, f64> {
             if sample.label(PRIORITY_LABEL).is_some_and(|priority| !priority.is_empty()) {
                 continue;
             }
+            let Some(value) = place.value.of(&sample).map(|value| value * place.scale) else { continue };
             match which {
-                0 => found[at].get_or_insert_default().add(sample.value * place.scale),
-                _ => more[at] += sample.value * place.scale,
+                0 => found[at].get_or_insert_default().add(value, sample.value),
+                _ => more[at] += value,
             }
         }
     }
@@ -175,16 +211,36 @@ pub fn figures(page: &str) -> BTreeMap<ServerMetric, f64> {
     figures
 }
 
+impl MetricValue {
+    /// The value of a sample, 0 or more.
+    fn of(self, sample: &Sample<'_>) -> Option<f64> {
+        match self {
+            Self::Sample => Some(sample.value),
+            Self::Label(name) => {
+                sample.label(name)?.parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0)
+            }
+            Self::Names(name) => {
+                Some(sample.label(name)?.split(',').filter(|name| !name.trim().is_empty()).count() as f64)
+            }
+        }
+    }
+}
+
 /// The aggregated series of one name.
 #[derive(Clone, Copy, Debug, Default)]
 struct SeriesAggregate {
     sum: f64,
     max: Option<f64>,
+    /// The largest value of a sample, and the value of that series.
+    latest: (f64, f64),
     count: f64,
 }
 
 impl SeriesAggregate {
-    fn add(&mut self, value: f64) {
+    fn add(&mut self, value: f64, sampled: f64) {
+        if sampled >= self.latest.0 {
+            self.latest = (sampled, value);
+        }
         self.sum += value;
         self.max = Some(self.max.map_or(value, |max| max.max(value)));
         self.count += 1.0;
@@ -194,6 +250,7 @@ impl SeriesAggregate {
         match how {
             SeriesAggregation::Sum => self.sum,
             SeriesAggregation::Max => self.max.unwrap_or(self.sum),
+            SeriesAggregation::Latest => self.latest.1,
             SeriesAggregation::Mean => self.sum / self.count.max(1.0),
         }
     }
@@ -226,6 +283,15 @@ mod tests {
             (FirstTokenSeconds, 0.150_460_481_643_676_76),
             (FirstTokenRequests, 2.0),
             (ReadBytes, 0.0),
+            (WriteBytes, 0.0),
+            (Flops, 0.0),
+            (WaitingForCapacity, 0.0),
+            (WaitingDeferred, 0.0),
+            (ExternalHits, 0.0),
+            (ExternalQueries, 0.0),
+            (DecodeSeconds, 1.867_372_925_999_916_3),
+            (DecodeRequests, 2.0),
+            (KvCapacity, 262_144.0),
         ];
         assert_eq!(of("vllm"), vllm.into());
         let llama = [
@@ -245,6 +311,30 @@ mod tests {
                     vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\nvllm:kv_cache_usage_perc{engine=\"1\"} 0.75\n\
                     vllm:gpu_cache_usage_perc{engine=\"0\"} 0.9\nvllm:num_requests_waiting NaN\nvllm:num_requests_running -1\n";
         assert_eq!(figures(page), [(Running, 7.0), (KvUsage, 0.75)].into());
+    }
+
+    #[test]
+    fn vllm_says_why_requests_wait_and_which_adapters_have_any() {
+        let page = "vllm:num_requests_waiting_by_reason{engine=\"0\",reason=\"capacity\"} 5\n\
+                    vllm:num_requests_waiting_by_reason{engine=\"0\",reason=\"deferred\"} 2\n\
+                    vllm:num_requests_waiting_by_reason{engine=\"1\",reason=\"deferred\"} 1\n\
+                    vllm:num_requests_waiting_by_reason{engine=\"1\",reason=\"another\"} 9\n\
+                    vllm:cache_config_info{engine=\"0\",kv_cache_size_tokens=\"1000\"} 1\n\
+                    vllm:cache_config_info{engine=\"1\",kv_cache_size_tokens=\"2000\"} 1\n\
+                    vllm:cache_config_info{engine=\"2\",kv_cache_size_tokens=\"None\"} 1\n\
+                    vllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"a,b\",waiting_lora_adapters=\"c\"} 1.75e9\n\
+                    vllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"a\",waiting_lora_adapters=\"\"} 1.76e9\n\
+                    vllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"\",waiting_lora_adapters=\"\"} 1.74e9\n";
+        let expected = [
+            (WaitingForCapacity, 5.0),
+            (WaitingDeferred, 3.0),
+            (KvCapacity, 3_000.0),
+            (LoraSlots, 4.0),
+            // Of the series that vLLM set last.
+            (LoraRunning, 1.0),
+            (LoraWaiting, 0.0),
+        ];
+        assert_eq!(figures(page), expected.into());
     }
 
     #[test]
@@ -350,6 +440,11 @@ mod tests {
                     DCGM_FI_DEV_POWER_USAGE{gpu=\"0\"} 300.5\n";
         let active = "DCGM_FI_PROF_DRAM_ACTIVE{gpu=\"0\"} 0.5\nDCGM_FI_PROF_DRAM_ACTIVE{gpu=\"1\"} 0.25\n";
         assert_eq!(figures(active), [(GpuMemoryActivity, 0.375)].into());
+        let links = "DCGM_FI_PROF_PCIE_TX_BYTES{gpu=\"0\"} 3e9\nDCGM_FI_PROF_PCIE_TX_BYTES{gpu=\"1\"} 1e9\n\
+                     DCGM_FI_PROF_PCIE_RX_BYTES{gpu=\"0\"} 5e8\nDCGM_FI_PROF_NVLINK_TX_BYTES{gpu=\"0\"} 2e10\n\
+                     DCGM_FI_PROF_NVLINK_RX_BYTES{gpu=\"0\"} 1e10\n";
+        let expected = [(PcieSent, 4e9), (PcieReceived, 5e8), (NvlinkSent, 2e10), (NvlinkReceived, 1e10)];
+        assert_eq!(figures(links), expected.into());
         let gpus = [(GpuUtilization, 0.6), (GpuMemory, 1_536.0 * 1_048_576.0), (GpuPower, 300.5)];
         let rounded = |figures: BTreeMap<ServerMetric, f64>| -> BTreeMap<ServerMetric, f64> {
             figures.into_iter().map(|(figure, value)| (figure, (value * 1e6).round() / 1e6)).collect()

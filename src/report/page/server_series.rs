@@ -16,7 +16,7 @@ struct SeriesGroup {
     metrics: &'static [ServerMetric],
 }
 
-const GROUPS: [SeriesGroup; 5] = [
+const GROUPS: [SeriesGroup; 6] = [
     SeriesGroup {
         title: "Server: requests",
         unit: ChartUnit::Number,
@@ -46,6 +46,17 @@ const GROUPS: [SeriesGroup; 5] = [
         unit: ChartUnit::Number,
         factor: 1.0,
         metrics: &[ServerMetric::GpuPower],
+    },
+    SeriesGroup {
+        title: "Server: links of the GPUs in GiB/s",
+        unit: ChartUnit::Number,
+        factor: 1.0 / (1_u64 << 30) as f64,
+        metrics: &[
+            ServerMetric::PcieSent,
+            ServerMetric::PcieReceived,
+            ServerMetric::NvlinkSent,
+            ServerMetric::NvlinkReceived,
+        ],
     },
 ];
 

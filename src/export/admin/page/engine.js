@@ -67,12 +67,14 @@ export class Engine {
     const preemptions = rate(now, before, "preemptions");
     const rows = [
       ["waiting", number(figure("waiting"))],
+      ["of these, deferred", number(figure("waiting_deferred"))],
       ["running", number(figure("running"))],
       ["KV cache used", figure("kv_usage") === undefined ? "–" : percent(figure("kv_usage"), 1)],
       ["prefix tokens hit", hits[0] === null || hits[1] === null ? "–" : percent(...hits)],
       ["preemptions/s", preemptions > 0 ? bad(number(preemptions), "requests were interrupted for lack of cache") : number(preemptions)],
       ["queue, mean ms", number(mean(now, before, "queue"))],
       ["prefill, mean ms", number(mean(now, before, "prefill"))],
+      ["decode, mean ms", number(mean(now, before, "decode"))],
       ["prompt tokens/s", number(rate(now, before, "prompt_tokens"))],
       ["generated tokens/s", number(rate(now, before, "generation_tokens"))],
     ];
