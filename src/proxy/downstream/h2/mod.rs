@@ -64,10 +64,11 @@ pub(super) async fn serve(io: MaybeTlsStream, first: Vec<u8>, seat: ConnectionSl
         move |request| {
             let arrival = arrival.get().unwrap_or_else(Arrival::now);
             let (worker, upstream, in_flight) = (Rc::clone(&worker), Rc::clone(&upstream), in_flight.clone());
-            async move {
+            // hyper and the runtime move a request's future several times, and it has several kilobytes.
+            Box::pin(async move {
                 let body = handle_request(request, (worker, upstream), arrival, peer, scheme).await;
                 Ok::<_, Infallible>(body.map(|body| Http2ResponseBody::new(body, in_flight)))
-            }
+            })
         }
     });
     let idle_at_most = limits.idle_timeout;
