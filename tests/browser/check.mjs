@@ -184,7 +184,7 @@ const checks = {
       lang: document.documentElement.lang,
     }));
     assert.deepEqual(found.landmarks, [1, 1, 1]);
-    assert.match(found.headings, /^H1 H2 H2( H3){10} H2 H2 H3 H2$/);
+    assert.match(found.headings, /^H1 H2 H2( H3){10} H2 H2 H2 H3 H2$/);
     assert.ok(found.captions && found.charts && found.lang === "en");
     assert.deepEqual(found.live, ["banners"]);
     const told = await page.evaluate(async () => {

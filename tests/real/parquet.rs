@@ -67,7 +67,7 @@ fn full() -> Value {
             "tools": true, "structured": false},
         "prompt": {"bytes": 6, "tokens": 7, "source": "usage", "cached": 8, "blocks": [u64::MAX, 1],
             "parts": [{"kind": "image", "bytes": 9, "size": [640, 480]}]},
-        "session": "s", "turn": 10, "think": 11, "status": 200, "ending": "downstream_gone", "outcome": "cancelled",
+        "session": "s", "parent": "p", "turn": 10, "think": 11, "status": 200, "ending": "downstream_gone", "outcome": "cancelled",
         "finish": "length", "output_tokens": 12, "output_source": "chunks",
         "timing": {"sent": 13, "evidence": 14, "first_token": 15, "first_output": 16, "ended": 17, "first_tokens": 18,
             "gaps": "AgECAQDQDwA", "lost_gaps": 19},
