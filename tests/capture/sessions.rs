@@ -1,7 +1,6 @@
 //! Sessions and sub-agents: in the rows, on the live page and in exported spans.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -32,14 +31,7 @@ fn conversations(exports: &[u8]) -> Vec<String> {
 /// The rows of these requests, the sessions on the page after them, and the exported bytes.
 fn captured(settings: &[&str], requests: &[String]) -> (Vec<TraceEntry>, Value, Vec<u8>) {
     let (folder, upstream) = (TempDir::new().unwrap(), server(answer(2)));
-    let exports = Arc::<Mutex<Vec<u8>>>::default();
-    let taken = Arc::clone(&exports);
-    let collector = Upstream::start(move |mut conn| {
-        while let Some(request) = conn.request() {
-            taken.lock().unwrap().extend(request.body);
-            conn.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
-        }
-    });
+    let (collector, exports) = Upstream::collector();
     let endpoint = format!("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://{}", collector.addr);
     let under = ["env", &endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", "OTEL_BSP_SCHEDULE_DELAY=50"];
     let mut run = run_under(&under, upstream.addr, folder.path(), settings);

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 
 use tempfile::TempDir;
 
@@ -30,14 +29,7 @@ fn secrets_are_in_no_capture_log_metric_page_span_or_error() {
     let upstream = Upstream::start(serve);
     for (format, session) in [("text", "header:x-session-id"), ("json", "body:metadata.user_id")] {
         let folder = TempDir::new().unwrap();
-        let exports = Arc::<Mutex<Vec<u8>>>::default();
-        let taken = Arc::clone(&exports);
-        let collector = Upstream::start(move |mut conn| {
-            while let Some(request) = conn.request() {
-                taken.lock().unwrap().extend(request.body);
-                conn.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
-            }
-        });
+        let (collector, exports) = Upstream::collector();
         let endpoint = format!("OTEL_EXPORTER_OTLP_ENDPOINT=http://{}", collector.addr);
         let under = ["env", &endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", "OTEL_BSP_SCHEDULE_DELAY=50"];
         let headers = "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20canary7f3a";

@@ -42,6 +42,19 @@ impl Upstream {
         Self::listening(TcpListener::bind("127.0.0.1:0").unwrap(), script)
     }
 
+    /// A collector: it answers every request with 200. Also returns the bodies that it has received, in one.
+    pub fn collector() -> (Self, Arc<Mutex<Vec<u8>>>) {
+        let bodies = Arc::<Mutex<Vec<u8>>>::default();
+        let taken = Arc::clone(&bodies);
+        let collector = Self::start(move |mut conn| {
+            while let Some(request) = conn.request() {
+                taken.lock().unwrap().extend(request.body);
+                conn.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+            }
+        });
+        (collector, bodies)
+    }
+
     /// An upstream whose kernel takes only 64 KiB of what the script does not read.
     pub fn with_small_buffer(script: impl Fn(Conn) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -228,9 +228,10 @@ fn traffic(text: &str) -> anyhow::Result<Traffic> {
     }
     let arrivals = arrivals.finish().map_err(|error| anyhow::anyhow!("{text}: {error}"))?;
     let sample = header.sample.filter(|share| *share > 0.0 && *share < 1.0);
-    let traffic = Traffic { source: text.to_owned(), arrivals, mix: Some(mix), sample };
-    let arrivals = traffic.arrivals.clone().scaled(traffic.times());
-    Ok(Traffic { arrivals, ..traffic })
+    let mut traffic = Traffic { source: text.to_owned(), arrivals, mix: Some(mix), sample };
+    let times = traffic.times();
+    traffic.arrivals = traffic.arrivals.scaled(times);
+    Ok(traffic)
 }
 
 /// Requests per second, if the text is a rate.
