@@ -40,6 +40,7 @@ mod decisions;
 mod engines;
 mod interleaved;
 mod llama;
+mod lost_hits;
 mod minio;
 mod parquet;
 mod planned_load;

@@ -32,7 +32,7 @@ const MANUAL: [&str; 17] = [
 ];
 
 /// Flags of other programs in commands of the manual.
-const OTHER_PROGRAMS_FLAGS: [&str; 32] = [
+const OTHER_PROGRAMS_FLAGS: [&str; 33] = [
     "--bench",
     "--bins",
     "--build",
@@ -49,6 +49,7 @@ const OTHER_PROGRAMS_FLAGS: [&str; 32] = [
     "--peers",
     "--port",
     "--previous",
+    "--profile",
     "--quick",
     "--real",
     "--release",
