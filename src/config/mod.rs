@@ -22,6 +22,7 @@ pub mod otlp;
 mod proxy;
 mod raw_settings;
 mod schema;
+mod settings_reader;
 mod source;
 mod storage_url;
 mod upstream;

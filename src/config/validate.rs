@@ -1,35 +1,30 @@
 //! Parses the settings: every text once, with an error that names the expected value.
 
-use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use clap::ValueEnum;
-
-use super::defaults::{self, BOUNDS, DEFAULTS, NONE};
-use super::dump::format_duration;
+use super::defaults::{self, DEFAULTS, NONE};
 use super::engine_metrics_url::EngineMetricsUrl;
-use super::error::{ConfigError, ConfigProblem, expected_but_found, expected_one_of};
+use super::error::{ConfigError, expected_but_found};
 use super::layer::{SettingsLayer, SourcedText};
 use super::proxy::{
     AdminAccessConfig, CaptureConfig, CaptureTarget, ClientIdentity, ForwardingHeaders, Limits, LogConfig, ProxyConfig,
     SessionKey, TailSampling, TlsFiles, TokenizerFile, UpstreamConfig, UpstreamTarget,
 };
 use super::raw_settings::SETTINGS;
+use super::settings_reader::{SettingsReader, is_path};
 use super::storage_url::StorageUrl;
 use super::upstream::{ServerAddress, is_host};
 use crate::measure::dialect::{Route, Routes};
 use crate::measure::request_class::{RequestClass, RequestClasses, is_plain_name};
 use crate::measure::sample_share::SampleShare;
 use crate::measure::slo::{Slo, Slos};
-use crate::measure::time::Gap;
 
 /// Parses all settings, or returns all problems.
 pub(super) fn validate(settings: &SettingsLayer) -> Result<ProxyConfig, ConfigError> {
-    let mut reader = SettingsReader { settings, problems: Vec::new() };
+    let mut reader = SettingsReader::new(settings);
     let config = reader.config();
     match config {
         Some(config) if reader.problems.is_empty() => Ok(config),
@@ -39,7 +34,7 @@ pub(super) fn validate(settings: &SettingsLayer) -> Result<ProxyConfig, ConfigEr
 
 /// Parses the SLOs alone, so that a configuration without an upstream has them too.
 pub(super) fn slos(settings: &SettingsLayer) -> Result<Arc<Slos>, ConfigError> {
-    let mut reader = SettingsReader { settings, problems: Vec::new() };
+    let mut reader = SettingsReader::new(settings);
     let slos = reader.slos();
     slos.ok_or(ConfigError(reader.problems))
 }
@@ -51,12 +46,6 @@ pub(super) fn warnings(config: &ProxyConfig) -> Vec<String> {
     let warning = "admin_token_file: tokens cross the network in clear text; set admin_tls_cert and admin_tls_key, or \
                    admin_insecure if the network encrypts";
     in_clear.then(|| warning.to_owned()).into_iter().collect()
-}
-
-/// Reads settings by key. An invalid value becomes `None` and a problem.
-struct SettingsReader<'a> {
-    settings: &'a SettingsLayer,
-    problems: Vec<ConfigProblem>,
 }
 
 impl SettingsReader<'_> {
@@ -413,116 +402,6 @@ impl SettingsReader<'_> {
     }
 }
 
-/// Readers of single values.
-impl SettingsReader<'_> {
-    fn add_problem(&mut self, key: &'static str, message: impl Into<String>) {
-        self.problems.push(ConfigProblem::for_setting(key, self.settings.origin(key), message));
-    }
-
-    fn texts(&self, key: &str) -> Vec<SourcedText> {
-        self.settings.value(key).map(|given| given.texts.clone()).unwrap_or_default()
-    }
-
-    /// Parses one text of `key`; the parser's error is the whole message.
-    fn parse<T, E: Display>(
-        &mut self,
-        key: &'static str,
-        text: &SourcedText,
-        parse: impl FnOnce(&str) -> Result<T, E>,
-    ) -> Option<T> {
-        let parsed = parse(text.text.trim());
-        parsed
-            .map_err(|error| {
-                self.problems.push(ConfigProblem::for_setting(key, text.origin.clone(), error.to_string()))
-            })
-            .ok()
-    }
-
-    /// Parses the value of `key`, if it is set.
-    fn value<T>(&mut self, key: &'static str, expected: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
-        let text = self.texts(key).pop()?;
-        self.parse(key, &text, |text| parse(text).ok_or_else(|| expected_but_found(expected, text)))
-    }
-
-    fn number(&mut self, key: &'static str) -> Option<usize> {
-        let (_, bounds) = BOUNDS.iter().find(|(bounded, _)| *bounded == key)?;
-        let expected = format!("expected a whole number from {} to {}", bounds.start(), bounds.end());
-        self.value(key, &expected, |text| text.parse().ok().filter(|number| bounds.contains(number)))
-    }
-
-    /// Bytes, with or without a unit.
-    fn bytes(&mut self, key: &'static str) -> Option<usize> {
-        let (_, bounds) = BOUNDS.iter().find(|(bounded, _)| *bounded == key)?;
-        let expected = format!("expected bytes from {} to {}, as in 64K or 10G", bounds.start(), bounds.end());
-        self.value(key, &expected, |text| bytes(text).filter(|number| bounds.contains(number)))
-    }
-
-    fn time(&mut self, key: &'static str, bounds: RangeInclusive<Gap>) -> Option<Gap> {
-        let (least, most) = (format_duration(*bounds.start()), format_duration(*bounds.end()));
-        let expected = format!("expected a time from {least} to {most}, as in 30s");
-        self.value(key, &expected, |text| text.parse().ok().filter(|time| bounds.contains(time)))
-    }
-
-    fn enum_value<T: ValueEnum>(&mut self, key: &'static str) -> Option<T> {
-        let names = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
-        let names: Vec<String> = names.map(|value| value.get_name().to_owned()).collect();
-        let expected = expected_one_of(names.iter().map(String::as_str));
-        self.value(key, &expected, |text| T::from_str(text, true).ok())
-    }
-
-    fn file(&mut self, key: &'static str) -> Option<PathBuf> {
-        let text = self.texts(key).pop()?;
-        // Not quoted: the text may be the private key itself instead of its path.
-        let is_path = |text: &str| !text.is_empty() && !text.contains("-----BEGIN") && !text.contains('\n');
-        self.parse(key, &text, |text| if is_path(text) { Ok(text.into()) } else { Err(EXPECTED_PEM_FILE) })
-    }
-
-    /// The path of a file with a secret. Not quoted: the text may be the secret itself.
-    fn secret_file(&mut self, key: &'static str, expected: &'static str) -> Option<PathBuf> {
-        let text = self.texts(key).pop()?;
-        self.parse(key, &text, |text| if is_path(text) { Ok(text.into()) } else { Err(expected) })
-    }
-
-    /// A list of words, in one text with commas or in several texts.
-    fn word_list<T: Default>(
-        &mut self,
-        key: &'static str,
-        expected: &str,
-        mut add: impl FnMut(&mut T, &str) -> Option<()>,
-    ) -> Option<T> {
-        let texts = self.texts(key);
-        let mut all = T::default();
-        for text in texts.iter().filter(|text| text.text.trim() != NONE) {
-            for word in text.text.split(',').map(str::trim) {
-                let wrong = || match word {
-                    NONE => format!("`{NONE}` goes with nothing else; take it or the others out"),
-                    word => expected_but_found(expected, word),
-                };
-                self.parse(key, text, |_| add(&mut all, word).ok_or_else(wrong))?;
-            }
-        }
-        Some(all)
-    }
-}
-
-/// `65536`, `64K`, `64KiB`; with `B` alone the unit is a power of 1,000 (`10GB`).
-fn bytes(text: &str) -> Option<usize> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let power = |letter: &str| "KMGT".find(&letter.to_ascii_uppercase()).map(|at| at as u32 + 1);
-    let scale = match (unit.get(..1), unit.get(1..)) {
-        (None, _) | (Some("B"), Some("")) => 1,
-        (Some(letter), Some("" | "i" | "iB")) => 1024_usize.checked_pow(power(letter)?)?,
-        (Some(letter), Some("B")) => 1000_usize.checked_pow(power(letter)?)?,
-        _ => return None,
-    };
-    number.parse::<usize>().ok()?.checked_mul(scale)
-}
-
-fn is_path(text: &str) -> bool {
-    !text.is_empty() && !text.contains(['\n', '\0'])
-}
-
 /// Whether a connection to `server` would return to `own`.
 fn loops_back(server: &ServerAddress, own: SocketAddr) -> bool {
     let here = own.ip().is_unspecified() || own.ip().is_loopback();
@@ -534,4 +413,3 @@ fn loops_back(server: &ServerAddress, own: SocketAddr) -> bool {
 }
 
 const MAX_DESTINATIONS: &str = "max_destinations";
-const EXPECTED_PEM_FILE: &str = "expected the path of a PEM file; its contents are read from there";
