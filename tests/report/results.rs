@@ -564,6 +564,9 @@ fn all_formats_agree() {
     );
     let charts = ["bars", "lines", "heat", "lanes"].map(|kind| html.contains(&format!("data-kind=\"{kind}\"")));
     assert!(charts == [true; 4] && html.contains("<b>Warning:</b>"), "{charts:?} {html}");
+    for lengths in ["ISL (tokens): distribution", "3 values from 50 to 100", "3 values from 2 to 7"] {
+        assert!(html.contains(lengths), "{lengths}: {html}");
+    }
     assert_eq!(streamgauge(&[&path], &["--json", "--csv"]).code, Some(2));
 }
 

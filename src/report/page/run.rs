@@ -56,6 +56,17 @@ impl<'a> RunCharts<'a> {
         curves.iter().map(single).chain([all.map(Chart::full_width)]).collect()
     }
 
+    /// Lengths of prompts and replies: whether the load is that of the reader.
+    fn lengths(&mut self) -> [Option<Chart>; 2] {
+        [ReportMetric::Input, ReportMetric::Output].map(|metric| {
+            let samples = self.fold.total.samples.iter_mut();
+            let (_, samples) = ReportMetric::ALL.into_iter().zip(samples).find(|(of, _)| *of == metric)?;
+            // A picture of one length shows nothing that its row does not.
+            let sorted = samples.sorted().filter(|sorted| sorted.min() < sorted.max())?;
+            distribution::of_run(metric, metric.label(false), sorted)
+        })
+    }
+
     fn over_time(&self, report: &Report) -> Vec<Option<Chart>> {
         let points = &self.fold.points;
         let Some(axis) = window(points).map(|window| TimeAxis::of(window, points.len())) else { return Vec::new() };
@@ -148,6 +159,7 @@ pub fn render(report: &Report, charts: &mut RunCharts<'_>, shown: &[f64]) -> Str
     page.heading("Time: drift, warm-up and steady state");
     page.lines(time_course::lines(&report.time_course, &report.servers));
     time_course::trend_table(&report.time_course).iter().for_each(|trends| page.table("Trends", trends));
+    page.charts("Lengths of prompts and replies", charts.lengths());
     page.charts("Latencies", charts.latencies(report));
     page.charts("Over time", charts.over_time(report));
     page.charts("What latency depends on", charts.causes());
