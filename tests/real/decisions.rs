@@ -39,7 +39,7 @@ impl Runs {
 
     /// Runs `load` against a server of the tiny model.
     fn load(&self, name: &str, server: SocketAddr, round: usize, load: &[&str]) {
-        let tokenizer = tools::folder().join("models/tokenizer/tokenizer.json");
+        let tokenizer = tools::tokenizer();
         let (tokenizer, out) = (format!("--tokenizer={}", tokenizer.display()), self.path(&format!("{name}-{round}")));
         let (seed, out) = (format!("--seed={round}"), format!("--out={}", out.display()));
         let (target, flags) = (url(server), ["--model=tiny", &tokenizer, &seed, &out]);

@@ -213,7 +213,7 @@ fn printed(arguments: &[&str]) -> Vec<u8> {
 /// make prompts longer, and so does this.
 fn ours(proxy: &ProxyProcess) -> [Ran; 2] {
     let folder = tempdir().unwrap();
-    let (out, tokenizer) = (folder.path().join("run"), tools::folder().join("models/tokenizer/tokenizer.json"));
+    let (out, tokenizer) = (folder.path().join("run"), tools::tokenizer());
     let (out, tokenizer) = (out.to_str().unwrap(), tokenizer.to_str().unwrap());
     let flags = ["--model=tiny", "--prompt-overhead=0", "--no-audit", "--tokenizer", tokenizer, "--out", out];
     let url = url(proxy.addr);

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use nix::sys::signal::Signal::SIGTERM;
 use serde_json::{Value, json};
 
 use super::http_client::{get, post};
@@ -29,7 +28,7 @@ fn vllm() -> Tool {
 fn capturing(engine: &Tool, folder: &Path, name: &str, key: &Path) -> ProxyProcess {
     ProxyProcess::with(engine.addr, |command| {
         command.arg("--capture").arg(folder.join(name)).arg("--capture-key").arg(key);
-        command.arg("--capture-tokenizer").arg(tools::folder().join("models/tokenizer/tokenizer.json"));
+        command.arg("--capture-tokenizer").arg(tools::tokenizer());
         command.arg(format!("--capture-block={BLOCK}"));
     })
 }
@@ -63,11 +62,7 @@ fn hits_lost_on_two_vllm_servers_behind_a_round_robin_are_those_of_their_own_cou
             "stream": true, "stream_options": {"include_usage": true}});
         assert_eq!(post(proxies[pod].addr, "/v1/completions", &asked).status(), 200);
     }
-    for mut proxy in proxies {
-        // A proxy that ends completes its capture.
-        proxy.running.signal(SIGTERM);
-        assert!(proxy.running.ended(processes::SOON).is_some());
-    }
+    proxies.into_iter().for_each(ProxyProcess::end);
 
     let pods = [0, 1].map(|pod| folder.path().join(format!("pod-{pod}")).display().to_string());
     let found = json_of(&[

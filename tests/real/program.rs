@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::compare::only;
@@ -38,6 +39,12 @@ impl ProxyProcess {
         });
         let running = running.ready(admin, || get(admin, "/livez").status() == 200);
         Self { running, addr, admin }
+    }
+
+    /// Lets it end by itself, so that its capture is whole.
+    pub(crate) fn end(mut self) {
+        self.running.signal(Signal::SIGTERM);
+        assert!(self.running.ended(SOON).is_some());
     }
 
     pub(crate) fn client(&self) -> Client {

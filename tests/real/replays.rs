@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use nix::sys::signal::Signal;
 use serde_json::json;
 use tempfile::tempdir;
 
@@ -30,7 +29,7 @@ fn replay_mooncake(engine: &Tool, name: &str, counters: [&[&str]; 2]) {
     let (scaled, out) = (text("scaled.jsonl.zst"), text("run"));
     trace(&[&["scale", MOONCAKE, "--output-format", "streamgauge", "--output", &scaled], &LENGTHS[..]].concat());
     let url = format!("http://{}", engine.addr);
-    let tokenizer = tools::folder().join("models/tokenizer/tokenizer.json");
+    let tokenizer = tools::tokenizer();
     let counted = || {
         let table = metrics_parser::text(&get(engine.addr, "/metrics").text());
         counters.map(|names| names.iter().map(|name| sum(&table, name, &[])).sum::<f64>())
@@ -87,12 +86,6 @@ fn mooncakes_first_five_minutes_five_times_as_fast_reach_vllm_whole() {
     replay_mooncake(&vllm, "vLLM", [&["vllm:prompt_tokens_total"], &["vllm:generation_tokens_total"]]);
 }
 
-/// Lets a proxy end by itself, so that its capture is whole.
-fn ended(mut proxy: ProxyProcess) {
-    proxy.running.signal(Signal::SIGTERM);
-    assert!(proxy.running.ended(processes::SOON).is_some());
-}
-
 #[test]
 #[ignore = "needs AIPerf: tests/run --real"]
 fn a_capture_of_aiperfs_traffic_is_replayed_and_the_two_are_alike() {
@@ -108,13 +101,13 @@ fn a_capture_of_aiperfs_traffic_is_replayed_and_the_two_are_alike() {
     };
     let proxy = capturing("sent");
     tools::run("aiperf-trace", &[&format!("http://{}", proxy.addr), &text("aiperf"), &text("trace.jsonl")]);
-    ended(proxy);
+    proxy.end();
     let proxy = capturing("replayed");
     let url = format!("http://{}", proxy.addr);
     // The simulated server's chat template has two tokens; to ask for them would be two requests more.
     let flags = ["--prompt-overhead=2", "--max-lag=1h", "--no-audit", "--json"];
     json_of(&[&["replay", &text("sent"), "--target", &url], &flags[..]].concat());
-    ended(proxy);
+    proxy.end();
 
     let diff = json_of(&["trace", "diff", &text("sent"), &text("replayed"), "--json"]);
     let reuse = |side: &str| diff[side]["reuse"][0]["token_share"].as_f64().unwrap();

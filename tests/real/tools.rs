@@ -162,6 +162,11 @@ pub(crate) fn folder() -> PathBuf {
     std::env::var_os("STREAMGAUGE_PARTS").map_or_else(home, PathBuf::from)
 }
 
+/// The tokenizer of the tiny model.
+pub(crate) fn tokenizer() -> PathBuf {
+    folder().join("models/tokenizer/tokenizer.json")
+}
+
 /// Runs a part to its end; its log is in the panic should it fail.
 pub(crate) fn run(name: &'static str, arguments: &[&str]) {
     let mut running = start(name, arguments);

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::{TempDir, tempdir};
 
@@ -50,18 +49,17 @@ impl Subject<'_> {
 
     /// Sends a load through a proxy that captures it.
     fn capture(&self, name: &str, verb: &[&str], rate: f64) {
-        let mut proxy = ProxyProcess::with(self.engine.addr, |command| {
+        let proxy = ProxyProcess::with(self.engine.addr, |command| {
             // One key, so that block ids of several captures are of one kind.
             command.arg("--capture").arg(self.path(name)).arg("--capture-key").arg(self.path("key"));
         });
-        let tokenizer = tools::folder().join("models/tokenizer/tokenizer.json");
+        let tokenizer = tools::tokenizer();
         let (target, tokenizer) = (url(proxy.addr), format!("--tokenizer={}", tokenizer.display()));
         let rate = format!("--rate={rate}");
         let flags = ["--target", &target, &tokenizer, &rate, "--prompt-overhead=0", "--max-lag=1h", "--no-audit"];
         let done = streamgauge(&[verb, &flags].concat());
         assert!(done.status.success(), "{name}: {}", String::from_utf8_lossy(&done.stderr));
-        proxy.running.signal(Signal::SIGTERM);
-        assert!(proxy.running.ended(processes::SOON).is_some());
+        proxy.end();
     }
 
     fn load(&self, name: &str, lengths: &[&str], rate: f64, duration: &str) {

@@ -59,10 +59,9 @@ impl<'a> RunCharts<'a> {
     /// Lengths of prompts and replies: whether the load is that of the reader.
     fn lengths(&mut self) -> [Option<Chart>; 2] {
         [ReportMetric::Input, ReportMetric::Output].map(|metric| {
-            let samples = self.fold.total.samples.iter_mut();
-            let (_, samples) = ReportMetric::ALL.into_iter().zip(samples).find(|(of, _)| *of == metric)?;
             // A picture of one length shows nothing that its row does not.
-            let sorted = samples.sorted().filter(|sorted| sorted.min() < sorted.max())?;
+            let sorted =
+                self.fold.total.samples[metric as usize].sorted().filter(|sorted| sorted.min() < sorted.max())?;
             distribution::of_run(metric, metric.label(false), sorted)
         })
     }
