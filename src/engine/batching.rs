@@ -185,6 +185,10 @@ impl BatchScheduler {
 
     /// Start of the next step: now if any sequence can run, else at the next arrival or resumption.
     fn next_start(&self) -> Option<Stamp> {
+        // Mostly the first sequence decides, and a batch is long.
+        if self.running.iter().any(|sequence| !sequence.stalled(self.free_at)) {
+            return Some(self.free_at);
+        }
         let arrival = self.waiting.front().filter(|_| self.running.len() < self.max_num_seqs);
         let ready = self.running.iter().map(|sequence| sequence.resumes.unwrap_or_default());
         let earliest = ready.chain(arrival.map(|sequence| sequence.arrived)).min()?;
@@ -204,15 +208,7 @@ impl BatchScheduler {
         if now.since(start) > self.cost.step_base {
             start = now;
         }
-        let cached = self.schedule(start, stats);
-        let mut work = StepWork { cached, ..StepWork::default() };
-        for sequence in self.running.iter().filter(|sequence| sequence.scheduled > 0) {
-            work.seqs += 1;
-            match sequence.decoding {
-                true => work.kv_tokens += u64::from(sequence.context()),
-                false => work.add_chunk(sequence.computed, sequence.scheduled),
-            }
-        }
+        let work = self.schedule(start, stats);
         if work.seqs == 0 {
             // All sequences of the batch are stalled, and they hold the resources that the others need.
             return self.running.iter().filter_map(|sequence| sequence.resumes).filter(|at| *at > start).min();
@@ -225,41 +221,42 @@ impl BatchScheduler {
         self.cost.step(work).max(Gap::from_nanos(1))
     }
 
-    /// Fills the step. Returns the prompt tokens that it takes from the cache.
-    fn schedule(&mut self, start: Stamp, stats: &mut EngineStats) -> u64 {
-        let mut budget = self.token_budget;
+    /// Fills the step.
+    fn schedule(&mut self, start: Stamp, stats: &mut EngineStats) -> StepWork {
+        let mut step = StepPlan { budget: self.token_budget, work: StepWork::default() };
         match self.prefill_mode {
-            PrefillMode::Chunked => match self.schedule_running(start, &mut budget, stats) {
-                true => 0,
-                false => self.admit(start, &mut budget, stats),
-            },
+            PrefillMode::Chunked => {
+                if !self.schedule_running(start, &mut step, stats) {
+                    self.admit(start, &mut step, stats);
+                }
+            }
             PrefillMode::First => {
                 let whole = Some(self.token_budget);
                 for sequence in self.running.iter_mut().filter(|sequence| !sequence.decoding) {
                     if !sequence.stalled(start) {
-                        place(sequence, &mut self.blocks, &mut budget, self.tokens_per_step, whole);
+                        step.place(sequence, &mut self.blocks, self.tokens_per_step, whole);
                     }
                 }
-                let cached = self.admit(start, &mut budget, stats);
-                if budget == self.token_budget {
-                    self.schedule_running(start, &mut budget, stats);
+                self.admit(start, &mut step, stats);
+                if step.budget == self.token_budget {
+                    self.schedule_running(start, &mut step, stats);
                 }
-                cached
             }
         }
+        step.work
     }
 
-    /// Schedules the running sequences. Returns `true` if it had to preempt one.
-    fn schedule_running(&mut self, start: Stamp, budget: &mut u32, stats: &mut EngineStats) -> bool {
+    /// Schedules the running sequences. Returns `true` if it had to preempt one: always one that is not in the step yet.
+    fn schedule_running(&mut self, start: Stamp, step: &mut StepPlan, stats: &mut EngineStats) -> bool {
         let mut preempted = false;
         let mut at = 0;
-        while at < self.running.len() && *budget > 0 {
+        while at < self.running.len() && step.budget > 0 {
             let sequence = &mut self.running[at];
             if sequence.stalled(start) {
                 at += 1;
                 continue;
             }
-            match place(sequence, &mut self.blocks, budget, self.tokens_per_step, None) {
+            match step.place(sequence, &mut self.blocks, self.tokens_per_step, None) {
                 Placement::Scheduled | Placement::NoBudget => {
                     at += 1;
                     continue;
@@ -277,11 +274,10 @@ impl BatchScheduler {
         preempted
     }
 
-    /// Admits waiting sequences that arrived before the step started. Returns the tokens that they found in the cache.
-    fn admit(&mut self, start: Stamp, budget: &mut u32, stats: &mut EngineStats) -> u64 {
+    /// Admits waiting sequences that arrived before the step started.
+    fn admit(&mut self, start: Stamp, step: &mut StepPlan, stats: &mut EngineStats) {
         let whole = (self.prefill_mode == PrefillMode::First).then_some(self.token_budget);
-        let mut from_cache = 0;
-        while *budget > 0 && self.running.len() < self.max_num_seqs {
+        while step.budget > 0 && self.running.len() < self.max_num_seqs {
             let Some(mut sequence) = self.waiting.pop_front_if(|next| next.arrived <= start) else { break };
             let tokens = sequence.job.prompt.tokens;
             // Only a transferred sequence decodes before its admission.
@@ -293,7 +289,7 @@ impl BatchScheduler {
             sequence.computed = if transferred { tokens } else { cached };
             // A stall before the first token occupies a slot, like any other stall.
             let joins = sequence.stalled(start)
-                || place(&mut sequence, &mut self.blocks, budget, self.tokens_per_step, whole) == Placement::Scheduled;
+                || step.place(&mut sequence, &mut self.blocks, self.tokens_per_step, whole) == Placement::Scheduled;
             if !joins {
                 self.blocks.release(std::mem::take(&mut sequence.held));
                 sequence.computed = 0;
@@ -309,37 +305,51 @@ impl BatchScheduler {
                 }
                 stats.queue.observe(&E2E_BOUNDS, start.since(sequence.arrived));
             }
-            from_cache += u64::from(cached);
+            step.work.cached += u64::from(cached);
             self.running.push(sequence);
         }
-        from_cache
     }
 }
 
-/// Adds one sequence to the step with as many tokens as the budget allows; with `whole_prompts`, the budget of an empty
-/// step, with all or none. A prompt over that budget has a step for itself. Changes nothing if there is no place.
-fn place(
-    sequence: &mut Sequence,
-    blocks: &mut BlockPool,
-    budget: &mut u32,
-    tokens_per_step: u32,
-    whole_prompts: Option<u32>,
-) -> Placement {
-    let remaining = sequence.remaining();
-    let whole = whole_prompts.is_some() && remaining > *budget;
-    if whole && whole_prompts.is_some_and(|full| *budget < full) {
-        return Placement::NoBudget;
+/// A step while it is filled.
+struct StepPlan {
+    /// Tokens that still fit.
+    budget: u32,
+    work: StepWork,
+}
+
+impl StepPlan {
+    /// Adds one sequence with as many tokens as the budget allows; with `whole_prompts`, the budget of an empty step,
+    /// with all or none. A prompt over that budget has a step for itself. Changes nothing if there is no place.
+    fn place(
+        &mut self,
+        sequence: &mut Sequence,
+        blocks: &mut BlockPool,
+        tokens_per_step: u32,
+        whole_prompts: Option<u32>,
+    ) -> Placement {
+        let remaining = sequence.remaining();
+        let whole = whole_prompts.is_some() && remaining > self.budget;
+        if whole && whole_prompts.is_some_and(|full| self.budget < full) {
+            return Placement::NoBudget;
+        }
+        let tokens = if whole { remaining } else { remaining.min(self.budget) };
+        let computed = sequence.computed.saturating_add(tokens);
+        if !blocks.grow(&mut sequence.held, computed) {
+            return Placement::NoBlocks;
+        }
+        blocks.publish(&mut sequence.held, &sequence.job.prompt.chain, computed);
+        if tokens == remaining {
+            sequence.emits = sequence.next_output(tokens_per_step);
+        }
+        sequence.scheduled = tokens;
+        self.budget = self.budget.saturating_sub(tokens);
+        self.work.seqs += u64::from(tokens > 0);
+        match sequence.decoding {
+            true if tokens > 0 => self.work.kv_tokens += u64::from(sequence.context()),
+            true => {}
+            false => self.work.add_chunk(sequence.computed, tokens),
+        }
+        Placement::Scheduled
     }
-    let tokens = if whole { remaining } else { remaining.min(*budget) };
-    let computed = sequence.computed.saturating_add(tokens);
-    if !blocks.grow(&mut sequence.held, computed) {
-        return Placement::NoBlocks;
-    }
-    blocks.publish(&mut sequence.held, &sequence.job.prompt.chain, computed);
-    if tokens == remaining {
-        sequence.emits = sequence.next_output(tokens_per_step);
-    }
-    sequence.scheduled = tokens;
-    *budget = budget.saturating_sub(tokens);
-    Placement::Scheduled
 }

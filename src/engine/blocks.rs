@@ -88,6 +88,11 @@ impl BlockPool {
         tokens.div_ceil(self.block_tokens).saturating_sub(held.count())
     }
 
+    /// The most blocks that a sequence can lack for `tokens` more than it has computed.
+    pub(super) fn most_missing(&self, tokens: u32) -> u32 {
+        tokens.div_ceil(self.block_tokens).saturating_add(1)
+    }
+
     fn unclaimed(&self) -> u32 {
         let cached = u32::try_from(self.cached.len()).unwrap_or(u32::MAX);
         self.total.saturating_sub(self.private).saturating_sub(cached)

@@ -145,7 +145,10 @@ impl BatchScheduler {
 
     /// True if the KV cache has the blocks for `steps` further steps of all sequences.
     fn fits(&self, steps: u32) -> bool {
-        let each = self.tokens_per_step;
+        let (each, seqs) = (self.tokens_per_step, self.running.len() as u64);
+        if seqs * u64::from(self.blocks.most_missing(steps.saturating_mul(each))) <= u64::from(self.blocks.free()) {
+            return true;
+        }
         let missing =
             |sequence: &Sequence| u64::from(self.blocks.missing(&sequence.held, sequence.computed_after(steps, each)));
         self.running.iter().map(missing).sum::<u64>() <= u64::from(self.blocks.free())
