@@ -25,8 +25,8 @@ log probabilities, tools, echo and stop strings. Its times come from a cost mode
 
     step-base + step-per-seq x sequences + prompt tokens / prefill-rate
 
---kv-token, --prefill-square and --cached-token add the cost of context, of attention and of cached tokens. --twin takes all \
-of it from an engine that was fitted to a capture.
+--kv-token, --prefill-square and --cached-token add the cost of context, of attention and of cached tokens; --batch-knee \
+bends the cost of the batch. --twin takes all of it from an engine that was fitted to a capture.
 
 Every figure that it reports is marked as simulated. Use it to try the other commands without a GPU, to make a server \
 fail on demand, and (with --exact-cadence) to check an instrument against sends at known times.
@@ -98,6 +98,14 @@ pub(crate) struct Args {
     /// Add this time to a step for each of its sequences
     #[arg(long, value_name = "DURATION", default_value = "100us", value_parser = parse_duration, help_heading = "Cost model")]
     step_per_seq: Gap,
+
+    /// Charge --step-per-seq for the first N sequences of a step, and --step-per-further-seq for the others
+    #[arg(long, value_name = "N", default_value_t = u32::MAX, hide_default_value = true, value_parser = at_least_one(), requires = "step_per_further_seq", help_heading = "Cost model")]
+    batch_knee: u32,
+
+    /// Add this time to a step for each sequence beyond --batch-knee
+    #[arg(long, value_name = "DURATION", default_value = "0", hide_default_value = true, value_parser = parse_duration, requires = "batch_knee", help_heading = "Cost model")]
+    step_per_further_seq: Gap,
 
     /// Add this many nanoseconds to a step for each token of context of its decoding sequences
     #[arg(long, value_name = "NS", default_value_t = 0.0, value_parser = nanoseconds, help_heading = "Cost model")]
@@ -249,6 +257,8 @@ impl Args {
                 prefill_per_second: self.prefill_rate,
                 step_base: self.step_base,
                 step_per_seq: self.step_per_seq,
+                batch_knee: self.batch_knee,
+                step_per_further_seq: self.step_per_further_seq,
                 prefill_square_ns: self.prefill_square,
                 cached_token_ns: self.cached_token,
                 kv_token_ns: self.kv_token,
@@ -356,6 +366,7 @@ mod tests {
         let options = options(&["--exact-cadence", "10ms", "--step-per-seq", "1500ns"]);
         assert_eq!(options.engine.exact_cadence, Some(Gap::from_millis(10)));
         assert_eq!(options.engine.cost.step_per_seq, Gap::from_nanos(1_500));
+        assert!(Command::try_parse_from(["sim", "--batch-knee", "4"]).is_err(), "without a cost beyond it");
         assert!(Command::try_parse_from(["sim", "--idle-timeout", "5"]).is_err());
     }
 

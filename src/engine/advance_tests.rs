@@ -33,6 +33,8 @@ fn options() -> impl Strategy<Value = EngineOptions> {
                 prefill_per_second: 1_000_000,
                 step_base: Gap::from_nanos(10_000),
                 step_per_seq: Gap::from_nanos(137),
+                batch_knee: 3,
+                step_per_further_seq: Gap::from_nanos(71),
                 prefill_square_ns: 0.013,
                 cached_token_ns: 0.7,
                 kv_token_ns: 0.11,

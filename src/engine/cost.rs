@@ -6,7 +6,7 @@ use crate::measure::time::Gap;
 /// cache, and `k` tokens of context over all decoding sequences, a step takes
 ///
 /// ```text
-/// step_base + s * step_per_seq + p / prefill_per_second
+/// step_base + min(s, batch_knee) * step_per_seq + max(s - batch_knee, 0) * step_per_further_seq + p / prefill_per_second
 ///   + k * kv_token_ns + c * cached_token_ns + (sum of end² - start² over the prompt chunks) * prefill_square_ns
 /// ```
 ///
@@ -22,6 +22,11 @@ pub struct CostModel {
     pub step_base: Gap,
     /// Additional cost per sequence in the step.
     pub step_per_seq: Gap,
+    /// Sequences that cost `step_per_seq`. Hardware that a small batch does not fill computes further ones for less, and
+    /// hardware that waits for its memory computes the first ones for nothing.
+    pub batch_knee: u32,
+    /// Additional cost per sequence beyond the knee.
+    pub step_per_further_seq: Gap,
     /// Attention of prefill, in nanoseconds per squared token.
     pub prefill_square_ns: f64,
     /// Cost of a prompt token found in the cache, in nanoseconds.
@@ -36,6 +41,8 @@ impl Default for CostModel {
             prefill_per_second: 20_000,
             step_base: Gap::from_millis(10),
             step_per_seq: Gap::from_nanos(100_000),
+            batch_knee: u32::MAX,
+            step_per_further_seq: Gap::ZERO,
             prefill_square_ns: 0.0,
             cached_token_ns: 0.0,
             kv_token_ns: 0.0,
@@ -77,7 +84,9 @@ impl StepWork {
 impl CostModel {
     /// Duration of a step.
     pub fn step(&self, work: &StepWork) -> Gap {
-        let decode = self.step_per_seq.as_nanos().saturating_mul(work.seqs);
+        let first = work.seqs.min(self.batch_knee.into());
+        let further = self.step_per_further_seq.as_nanos().saturating_mul(work.seqs - first);
+        let decode = self.step_per_seq.as_nanos().saturating_mul(first).saturating_add(further);
         let prefill = match work.prefill {
             0 => 0,
             tokens => u128::from(tokens) * 1_000_000_000 / u128::from(self.prefill_per_second.max(1)),
@@ -120,6 +129,13 @@ mod tests {
         assert_eq!(alone, Gap::from_nanos(10_100_000 + 50_000_000 + 500_000));
         let more = StepWork { cached: 50, kv_tokens: 1_000, ..work(1, 0) };
         assert_eq!(cost.step(&more), Gap::from_nanos(10_100_000 + 5_000 + 2_000));
+    }
+
+    #[test]
+    fn beyond_the_knee_a_sequence_has_another_cost() {
+        let cost = CostModel { batch_knee: 4, step_per_further_seq: Gap::from_nanos(1_000), ..CostModel::default() };
+        assert_eq!(cost.step(&work(4, 0)), Gap::from_nanos(10_400_000));
+        assert_eq!(cost.step(&work(64, 0)), Gap::from_nanos(10_460_000));
     }
 
     #[test]

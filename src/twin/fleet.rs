@@ -1,7 +1,8 @@
 //! A fleet: the replicas that serve one model, and the gateway before them.
 
-use super::model::{Parameter, TwinModel};
+use super::model::TwinModel;
 use super::operations::{AutoscaleMetric, Autoscaler, Operations};
+use super::parameter::Parameter;
 use super::replica::{Finished, PrefillResult, Replica, ReplicaState, RequestPhase, Transfer};
 use super::response::{TwinOutcome, TwinResponse};
 use super::router::{Candidate, RouteKey, Router};

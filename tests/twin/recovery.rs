@@ -8,7 +8,7 @@ use streamgauge::trace_file::reader::TraceReader;
 use streamgauge::trace_file::row::TraceEntry;
 use streamgauge::twin::fit::observation::TrafficGroups;
 use streamgauge::twin::fit::{EngineFit, fit};
-use streamgauge::twin::model::{Estimate, Parameter};
+use streamgauge::twin::parameter::{Parameter, ParameterEstimate};
 
 use crate::traffic::{LOAD, Load, SCHEME, capture, prefill_first, seen_by_a_busy_reader};
 
@@ -62,6 +62,24 @@ fn a_slow_engine_is_recovered() {
 }
 
 #[test]
+fn an_engine_that_computes_further_sequences_for_less_is_recovered() {
+    let cost = CostModel {
+        step_per_seq: Gap::from_millis(4),
+        batch_knee: 4,
+        step_per_further_seq: Gap::from_nanos(500_000),
+        ..CostModel::default()
+    };
+    let expected = [&COSTS[..], &[Parameter::BatchKnee, Parameter::StepPerFurtherSeq]].concat();
+    assert_recovered("bent", &with_cost(cost), Load { rate: 8.0, ..LOAD }, &expected);
+}
+
+#[test]
+fn an_engine_whose_sequences_all_cost_the_same_has_no_knee() {
+    let fit = fitted_to(seen_by_a_busy_reader(capture(EngineOptions::default(), LOAD)), LOAD);
+    assert_eq!(fit.engine.parameters.get(&Parameter::BatchKnee), None, "{fit:#?}");
+}
+
+#[test]
 fn a_front_end_and_attention_are_recovered() {
     let cost = CostModel { prefill_square_ns: 20.0, ..CostModel::default() };
     let engine = EngineOptions { front_end: Gap::from_millis(35), max_batched_tokens: 32_768, ..with_cost(cost) };
@@ -102,8 +120,9 @@ fn a_full_batch_is_recovered_from_tokens_that_arrive_apart() {
     let engine = EngineOptions { max_num_seqs: 6, ..EngineOptions::default() };
     let load = Load { osl: 80.0, rate: 5.0, ..LOAD };
     let fit = fitted_to(seen_by_a_busy_reader(capture(engine.clone(), load)), load);
-    let value =
-        |parameter| fit.engine.parameters.get(&parameter).and_then(|estimate: &Estimate| estimate.used()).unwrap();
+    let value = |parameter| {
+        fit.engine.parameters.get(&parameter).and_then(|estimate: &ParameterEstimate| estimate.used()).unwrap()
+    };
     assert_eq!(fit.engine.parameters[&Parameter::MaxNumSeqs].value, Some(6.0), "{fit:#?}");
     for (parameter, most) in [(Parameter::StepBase, 0.1), (Parameter::PrefillRate, 0.15)] {
         let truth = parameter.read(&engine);

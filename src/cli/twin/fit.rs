@@ -19,7 +19,8 @@ use crate::trace_file::segment_list::{RECORDS_FILE, RUN_FILE};
 use crate::twin::fit::observation::TrafficGroups;
 use crate::twin::fit::server_metrics::ServerConfig;
 use crate::twin::fit::{EngineFit, Residual, fit};
-use crate::twin::model::{Estimate, Parameter, TwinEngine, TwinModel, TwinSource, VERSION};
+use crate::twin::model::{TwinEngine, TwinModel, TwinSource, VERSION};
+use crate::twin::parameter::{Parameter, ParameterEstimate};
 
 /// Time between two sources without clocks, so that they do not overlap.
 const SOURCE_PAUSE: Gap = Gap::from_millis(600_000);
@@ -27,8 +28,8 @@ const SOURCE_PAUSE: Gap = Gap::from_millis(600_000);
 /// Fit a twin to captures or runs, and state its error on rows that the fit has not seen
 ///
 /// The fit reads streamed responses: token events that come together are one step of the engine. It estimates one engine
-/// per upstream and model from the first 70 % of the rows, predicts the rest, and prints both. A parameter that the rows
-/// do not determine is a range.
+/// per upstream and model, and prints how well a fit of the first 70 % of the rows predicts the rest. A parameter that the
+/// rows do not determine is a range.
 ///
 /// Exit codes: 0 success; 1 no engine could be fitted; 2 wrong usage, or files that cannot be read.
 #[derive(Debug, clap::Args)]
@@ -187,7 +188,7 @@ fn render(fit: &EngineFit) -> String {
 }
 
 /// A range is marked, with the value that a simulation assumes.
-fn undetermined(estimate: &Estimate) -> String {
+fn undetermined(estimate: &ParameterEstimate) -> String {
     estimate.used().map_or_else(|| "?".to_owned(), |assumed| format!("range, {} assumed", short(assumed)))
 }
 

@@ -19,8 +19,9 @@ use crate::measure::time::{Gap, Stamp};
 use crate::replay::plan::trace_source::{self, TraceReadOptions, TraceSource};
 use crate::report::plan::simulated::is_beyond;
 use crate::trace::scale::RateScale;
-use crate::twin::model::{Parameter, TwinModel};
+use crate::twin::model::TwinModel;
 use crate::twin::operations::{AutoscaleRule, Operations, ReplicaFailure};
+use crate::twin::parameter::Parameter;
 use crate::twin::router::Router;
 
 /// Most variants of one command.

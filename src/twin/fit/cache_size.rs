@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::held_out::simulate;
 use super::observation::ObservedRequest;
 use crate::trace_file::row::BlockScheme;
-use crate::twin::model::{Estimate, Parameter, TwinEngine};
+use crate::twin::model::TwinEngine;
+use crate::twin::parameter::{Parameter, ParameterEstimate};
 
 /// Requests that the search simulates.
 const MAX_REQUESTS: usize = 4_000;
@@ -18,9 +19,9 @@ const SAME_HITS: f64 = 0.005;
 pub(super) fn kv_blocks_of_hits(
     requests: &[ObservedRequest],
     scheme: Option<&BlockScheme>,
-    parameters: &BTreeMap<Parameter, Estimate>,
-) -> Option<Estimate> {
-    let known = |parameter| parameters.get(&parameter).and_then(|estimate: &Estimate| estimate.value);
+    parameters: &BTreeMap<Parameter, ParameterEstimate>,
+) -> Option<ParameterEstimate> {
+    let known = |parameter| parameters.get(&parameter).and_then(|estimate: &ParameterEstimate| estimate.value);
     if known(Parameter::PrefixCache) != Some(1.0) || known(Parameter::KvBlocks).is_some() || scheme.is_none() {
         return None;
     }
@@ -31,7 +32,7 @@ pub(super) fn kv_blocks_of_hits(
     let measured: f64 = requests.iter().filter_map(|request| request.cached).map(f64::from).sum();
     let hits = |blocks: f64| {
         let mut parameters = parameters.clone();
-        parameters.insert(Parameter::KvBlocks, Estimate::value(blocks.round()));
+        parameters.insert(Parameter::KvBlocks, ParameterEstimate::value(blocks.round()));
         let engine = TwinEngine { parameters, ..TwinEngine::default() };
         simulate(&engine, requests, scheme).iter().map(|response| f64::from(response.cached)).sum::<f64>()
     };
@@ -54,7 +55,12 @@ pub(super) fn kv_blocks_of_hits(
         }
     }
     Some(match unbounded {
-        true => Estimate::range(Some(high.round()), None, high.round()),
-        false => Estimate { value: Some(high.round()), low: Some(low.floor()), high: Some(high.ceil()), assumed: None },
+        true => ParameterEstimate::range(Some(high.round()), None, high.round()),
+        false => ParameterEstimate {
+            value: Some(high.round()),
+            low: Some(low.floor()),
+            high: Some(high.ceil()),
+            assumed: None,
+        },
     })
 }

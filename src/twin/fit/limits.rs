@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::decode::DecodeFit;
-use super::observation::ObservedRequest;
+use super::decode::{DECODE_TOLERANCE, DecodeFit};
+use super::observation::{Observation, ObservedRequest};
 use super::prefill::PrefillFit;
 use super::sequence_limit::sequence_limit;
 use super::steps::EngineStep;
-use crate::twin::model::{Estimate, Parameter};
+use crate::twin::parameter::{Parameter, ParameterEstimate};
 
 /// Least steps from which a limit is concluded.
 const MIN_STEPS: usize = 10;
-/// A step within this share of its decode cost has computed no prompt.
-const DECODE_TOLERANCE: f64 = 0.03;
 /// Share of the steps that agree on a limit.
 const AGREEMENT: f64 = 0.6;
 /// A step that takes this much longer than decoding has computed part of a prompt.
@@ -21,27 +19,23 @@ const CHUNK_EXCESS: f64 = 1.3;
 /// What the rows say of the limits.
 #[derive(Clone, Debug)]
 pub(super) struct LimitsFit {
-    max_num_seqs: Estimate,
+    max_num_seqs: ParameterEstimate,
     /// Known from steps that were filled with chunks of prompts.
-    max_batched_tokens: Option<Estimate>,
-    kv_blocks: Estimate,
-    block_size: Estimate,
-    prefix_cache: Estimate,
-    tokens_per_step: Estimate,
-    prefill_first: Estimate,
+    max_batched_tokens: Option<ParameterEstimate>,
+    kv_blocks: ParameterEstimate,
+    block_size: ParameterEstimate,
+    prefix_cache: ParameterEstimate,
+    tokens_per_step: ParameterEstimate,
+    prefill_first: ParameterEstimate,
 }
 
 impl LimitsFit {
-    pub(super) fn of(
-        requests: &[ObservedRequest],
-        steps: &[EngineStep],
-        decode: &DecodeFit,
-        prefill: &PrefillFit,
-    ) -> Self {
+    pub(super) fn of(seen: Observation<'_>, steps: &[EngineStep], decode: &DecodeFit, prefill: &PrefillFit) -> Self {
+        let requests = seen.requests;
         let (block_size, prefix_cache) = cache(requests);
         let block = block_size.used().unwrap_or(16.0);
         let largest = steps.iter().map(|step| step.decoding).max().unwrap_or(1).max(1);
-        let limit = sequence_limit(requests, prefill.front_end());
+        let limit = sequence_limit(seen, prefill.front_end());
         // Steps in which the scheduler left requests waiting though it computed no prompt.
         let blocked = steps
             .iter()
@@ -49,9 +43,9 @@ impl LimitsFit {
             .filter(|step| step.gap.is_some_and(|gap| (gap / decode.predict(step) - 1.0).abs() < DECODE_TOLERANCE))
             .count();
         let max_num_seqs = match limit.map(f64::from) {
-            Some(limit) => Estimate { value: Some(limit), low: Some(limit), high: Some(limit), assumed: None },
+            Some(limit) => ParameterEstimate { value: Some(limit), low: Some(limit), high: Some(limit), assumed: None },
             // vLLM's default, unless more have run.
-            None => Estimate::range(Some(largest.into()), None, f64::from(largest).max(256.0)),
+            None => ParameterEstimate::range(Some(largest.into()), None, f64::from(largest).max(256.0)),
         };
         // Each sequence has half a block that is not full.
         let blocks = |step: &EngineStep| ((step.context - step.cached) / block + f64::from(step.decoding) / 2.0).ceil();
@@ -59,8 +53,8 @@ impl LimitsFit {
         // Where steps vary by more, one with a chunk of a prompt looks like one without.
         let is_blocked = blocked >= MIN_STEPS && decode.is_within(DECODE_TOLERANCE, steps);
         let kv_blocks = match limit.is_none() && is_blocked {
-            true => Estimate::range(Some(used), Some(used * 1.25), used * 1.05),
-            false => Estimate::range(Some(used), None, (used * 4.0).max(16_384.0)),
+            true => ParameterEstimate::range(Some(used), Some(used * 1.25), used * 1.05),
+            false => ParameterEstimate::range(Some(used), None, (used * 4.0).max(16_384.0)),
         };
         Self {
             max_num_seqs,
@@ -73,7 +67,7 @@ impl LimitsFit {
         }
     }
 
-    pub(super) fn write(&self, parameters: &mut BTreeMap<Parameter, Estimate>) {
+    pub(super) fn write(&self, parameters: &mut BTreeMap<Parameter, ParameterEstimate>) {
         for (parameter, estimate) in [
             (Parameter::MaxNumSeqs, self.max_num_seqs),
             (Parameter::KvBlocks, self.kv_blocks),
@@ -91,7 +85,7 @@ impl LimitsFit {
 }
 
 /// Block size and policy of the prefix cache: cached tokens come in whole blocks.
-fn cache(requests: &[ObservedRequest]) -> (Estimate, Estimate) {
+fn cache(requests: &[ObservedRequest]) -> (ParameterEstimate, ParameterEstimate) {
     let told: Vec<u32> = requests.iter().filter_map(|request| request.cached).collect();
     let hits: Vec<u32> = told.iter().copied().filter(|cached| *cached > 0).collect();
     if hits.is_empty() {
@@ -101,36 +95,38 @@ fn cache(requests: &[ObservedRequest]) -> (Estimate, Estimate) {
             requests.iter().filter(same).nth(1).is_some()
         });
         let policy = match repeats && !told.is_empty() {
-            true => Estimate::value(0.0),
-            false => Estimate::range(Some(0.0), Some(1.0), 1.0),
+            true => ParameterEstimate::value(0.0),
+            false => ParameterEstimate::range(Some(0.0), Some(1.0), 1.0),
         };
-        return (Estimate::range(Some(1.0), None, 16.0), policy);
+        return (ParameterEstimate::range(Some(1.0), None, 16.0), policy);
     }
     let block = hits.iter().fold(0, |a, b| gcd(a, *b));
     let size = match hits.len() >= MIN_STEPS {
-        true => Estimate::value(block.into()),
-        false => Estimate::range(Some(1.0), Some(block.into()), block.into()),
+        true => ParameterEstimate::value(block.into()),
+        false => ParameterEstimate::range(Some(1.0), Some(block.into()), block.into()),
     };
-    (size, Estimate::value(1.0))
+    (size, ParameterEstimate::value(1.0))
 }
 
 fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-fn tokens_per_step(steps: &[EngineStep]) -> Estimate {
+fn tokens_per_step(steps: &[EngineStep]) -> ParameterEstimate {
     let mut tokens: Vec<f64> = steps.iter().filter(|step| step.seen > 0).map(|step| step.tokens).collect();
     tokens.sort_unstable_by(f64::total_cmp);
-    let Some(median) = tokens.get(tokens.len() / 2).copied() else { return Estimate::range(Some(1.0), None, 1.0) };
+    let Some(median) = tokens.get(tokens.len() / 2).copied() else {
+        return ParameterEstimate::range(Some(1.0), None, 1.0);
+    };
     let near = tokens.iter().filter(|tokens| (*tokens / median - 1.0).abs() < 0.25).count();
     match median.fract() == 0.0 && near as f64 >= AGREEMENT * tokens.len() as f64 {
-        true => Estimate::value(median),
-        false => Estimate::range(tokens.first().copied(), tokens.last().copied(), median.round().max(1.0)),
+        true => ParameterEstimate::value(median),
+        false => ParameterEstimate::range(tokens.first().copied(), tokens.last().copied(), median.round().max(1.0)),
     }
 }
 
 /// First tokens that come with the tokens of other sequences are proof of chunked prefill; without, decoding waits.
-fn prefill_first(steps: &[EngineStep]) -> Estimate {
+fn prefill_first(steps: &[EngineStep]) -> ParameterEstimate {
     let (mut beside, mut apart) = (0_usize, 0_usize);
     for (number, step) in steps.iter().enumerate().filter(|(_, step)| !step.firsts.is_empty()) {
         // Sequences of the next step that were decoding before this one.
@@ -143,14 +139,14 @@ fn prefill_first(steps: &[EngineStep]) -> Estimate {
     }
     let seen = beside + apart;
     match seen >= MIN_STEPS {
-        true if beside as f64 >= AGREEMENT * seen as f64 => Estimate::value(0.0),
-        true if apart as f64 >= AGREEMENT * seen as f64 => Estimate::value(1.0),
-        _ => Estimate::range(Some(0.0), Some(1.0), 0.0),
+        true if beside as f64 >= AGREEMENT * seen as f64 => ParameterEstimate::value(0.0),
+        true if apart as f64 >= AGREEMENT * seen as f64 => ParameterEstimate::value(1.0),
+        _ => ParameterEstimate::range(Some(0.0), Some(1.0), 0.0),
     }
 }
 
 /// The token budget, from steps that a chunk of a prompt filled: their time beyond decoding is that of the chunk.
-fn chunk_budget(steps: &[EngineStep], decode: &DecodeFit, prefill: &PrefillFit) -> Option<Estimate> {
+fn chunk_budget(steps: &[EngineStep], decode: &DecodeFit, prefill: &PrefillFit) -> Option<ParameterEstimate> {
     let token = prefill.token_time()?;
     let tokens = |step: &EngineStep| {
         let gap = step.gap.filter(|_| step.is_decode() && step.waiting > 0)?;
@@ -161,7 +157,7 @@ fn chunk_budget(steps: &[EngineStep], decode: &DecodeFit, prefill: &PrefillFit) 
     found.sort_unstable_by(f64::total_cmp);
     let at = |share: f64| found.get((found.len() as f64 * share) as usize).copied();
     let (low, middle, high) = (at(0.25)?, at(0.5)?, at(0.75)?);
-    (found.len() >= MIN_STEPS && high <= 1.1 * low).then(|| Estimate {
+    (found.len() >= MIN_STEPS && high <= 1.1 * low).then(|| ParameterEstimate {
         value: Some(middle.round()),
         low: Some(low),
         high: Some(high),

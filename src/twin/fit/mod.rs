@@ -1,9 +1,9 @@
 //! Estimates a twin from rows alone.
 //!
 //! Token events of different streams that come together are one step of the engine (`steps`). Regressions over steps
-//! give the cost of decoding (`decode`), regressions over first tokens that of prefill (`prefill`); `limits` finds
-//! where the engine left requests waiting. The first part of the rows is fitted, the rest is predicted by running the
-//! twin (`held_out`).
+//! give the cost of decoding (`decode`; on busy real servers over `windows`), regressions over first tokens that of
+//! prefill (`prefill`); `limits` finds where the engine left requests waiting. A fit of the first part of the rows
+//! predicts the rest by running the twin (`held_out`); the twin itself is fitted to all rows.
 //!
 //! Every regression is robust: least absolute deviations first, then least squares without the outliers (`robust`).
 
@@ -17,6 +17,7 @@ mod robust;
 mod sequence_limit;
 pub mod server_metrics;
 mod steps;
+mod windows;
 
 use std::collections::BTreeMap;
 
@@ -24,14 +25,15 @@ use self::cache_size::kv_blocks_of_hits;
 use self::decode::DecodeFit;
 use self::held_out::HeldOut;
 use self::limits::LimitsFit;
-use self::observation::{EngineTraffic, ObservedRequest};
+use self::observation::{EngineTraffic, Observation, ObservedRequest};
 use self::prefill::PrefillFit;
 use self::server_metrics::ServerConfig;
 use self::steps::{EngineStep, find_steps};
-use super::model::{Estimate, FittedLoad, Parameter, TwinEngine};
+use super::model::{FittedLoad, TwinEngine};
+use super::parameter::{Parameter, ParameterEstimate};
 use crate::trace_file::row::BlockScheme;
 
-/// Share of the rows, in order of time, that the fit uses if the rest is held out.
+/// Share of the rows, in order of time, that predicts the rest. The twin is then fitted to all.
 const FITTED_SHARE: f64 = 0.7;
 /// Least requests that can be fitted.
 const MIN_REQUESTS: usize = 20;
@@ -105,42 +107,49 @@ pub fn fit(
     if usable < MIN_REQUESTS {
         return Err(FitError::TooFew { label, found: usable });
     }
-    let split = (traffic.requests.len() as f64 * FITTED_SHARE) as usize;
-    let fitted = &traffic.requests[..split];
-    let found = estimate(fitted, scheme, server).ok_or(FitError::NoSteps(label))?;
-    let mut engine = TwinEngine {
+    let all = &traffic.requests[..];
+    let engine = |found: &FitResult, fitted: &[ObservedRequest]| TwinEngine {
         upstream: traffic.upstream.clone(),
         model: traffic.model.clone(),
-        parameters: found.parameters,
+        parameters: found.parameters.clone(),
         fitted: Some(load(fitted, &found.steps)),
         held_out: Vec::new(),
     };
-    let held_out = HeldOut { requests: &traffic.requests, from: split, scheme };
-    engine.held_out = held_out.errors(&engine);
+    let split = (all.len() as f64 * FITTED_SHARE) as usize;
+    let first = Observation { requests: &all[..split], until: all[split].at };
+    let errors = estimate(first, scheme, server).map(|found| {
+        let held_out = HeldOut { requests: all, from: split, scheme };
+        held_out.errors(&engine(&found, first.requests))
+    });
+    let whole = Observation { requests: all, until: u64::MAX };
+    let found = estimate(whole, scheme, server).ok_or(FitError::NoSteps(label))?;
+    let engine = TwinEngine { held_out: errors.unwrap_or_default(), ..engine(&found, all) };
     Ok(EngineFit { engine, steps: found.steps.len(), residuals: found.residuals })
 }
 
 struct FitResult {
-    parameters: BTreeMap<Parameter, Estimate>,
+    parameters: BTreeMap<Parameter, ParameterEstimate>,
     steps: Vec<EngineStep>,
     residuals: Vec<Residual>,
 }
 
-fn estimate(
-    requests: &[ObservedRequest],
-    scheme: Option<&BlockScheme>,
-    server: Option<&ServerConfig>,
-) -> Option<FitResult> {
-    let mut steps = find_steps(requests, 0.0);
-    let mut decode = DecodeFit::of(&steps)?;
+fn estimate(seen: Observation<'_>, scheme: Option<&BlockScheme>, server: Option<&ServerConfig>) -> Option<FitResult> {
+    let Observation { requests, until } = seen;
+    let find_steps = |front_end: f64| {
+        let mut steps = find_steps(requests, front_end);
+        steps.retain(|step| step.at <= until);
+        steps
+    };
+    let mut steps = find_steps(0.0);
+    let mut decode = DecodeFit::of(seen, &steps, 0.0)?;
     let mut prefill = PrefillFit::of(requests, &steps, &decode);
     // A request in the front end does not wait, so steps without prefill are known only now.
     if prefill.front_end() > 0.0 {
-        steps = find_steps(requests, prefill.front_end());
-        decode = DecodeFit::of(&steps)?;
+        steps = find_steps(prefill.front_end());
+        decode = DecodeFit::of(seen, &steps, prefill.front_end())?;
         prefill = PrefillFit::of(requests, &steps, &decode);
     }
-    let limits = LimitsFit::of(requests, &steps, &decode, &prefill);
+    let limits = LimitsFit::of(seen, &steps, &decode, &prefill);
     let mut parameters = BTreeMap::new();
     decode.write(&mut parameters);
     prefill.write(&mut parameters);
@@ -153,7 +162,7 @@ fn estimate(
     if let Some(blocks) = kv_blocks_of_hits(requests, scheme, &parameters) {
         parameters.insert(Parameter::KvBlocks, blocks);
     }
-    let mut residuals = decode.residuals(&steps);
+    let mut residuals = decode.residuals();
     residuals.extend(prefill.residuals);
     Some(FitResult { parameters, steps, residuals })
 }

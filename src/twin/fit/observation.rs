@@ -21,6 +21,15 @@ pub struct EngineTraffic {
     pub requests: Vec<ObservedRequest>,
 }
 
+/// What a fit sees: requests, and the engine until the first one that is held out arrives. From then on it serves
+/// requests that the fit does not see.
+#[derive(Clone, Copy)]
+pub(super) struct Observation<'a> {
+    pub(super) requests: &'a [ObservedRequest],
+    /// Nanoseconds on the line of the sources.
+    pub(super) until: u64,
+}
+
 /// One request and the times of its tokens. Times are nanoseconds on the line of the sources.
 #[derive(Clone, Debug)]
 pub struct ObservedRequest {

@@ -7,7 +7,7 @@ use super::decode::{DecodeFit, estimate_of};
 use super::observation::ObservedRequest;
 use super::robust::{COLUMNS, FEW_ROUNDS, PlaneFit, Point, ROUNDS, fit_plane, fit_plane_to};
 use super::steps::EngineStep;
-use crate::twin::model::{Estimate, Parameter};
+use crate::twin::parameter::{Parameter, ParameterEstimate};
 
 /// Points that a regression uses; of more, evenly spaced ones.
 const MAX_POINTS: usize = 5_000;
@@ -125,18 +125,18 @@ impl PrefillFit {
         self.budget.high.is_some()
     }
 
-    pub(super) fn write(&self, parameters: &mut BTreeMap<Parameter, Estimate>) {
+    pub(super) fn write(&self, parameters: &mut BTreeMap<Parameter, ParameterEstimate>) {
         let Some(plane) = &self.plane else { return };
         let of = |column: usize| estimate_of(plane, column, self.largest[column], self.typical);
         let front_end = match self.isolated >= MIN_POINTS {
             true => of(0),
-            false => Estimate::range(Some(0.0), None, 0.0),
+            false => ParameterEstimate::range(Some(0.0), None, 0.0),
         };
         parameters.insert(Parameter::FrontEnd, front_end);
         let rate = |time: f64| (1e9 / time).clamp(1.0, f64::from(u32::MAX));
         let cost = of(1);
         let inverse = |time: Option<f64>| time.filter(|time| *time > 0.0).map(rate);
-        let estimate = Estimate {
+        let estimate = ParameterEstimate {
             value: inverse(cost.value),
             low: inverse(cost.high),
             high: inverse(cost.low),
@@ -148,11 +148,11 @@ impl PrefillFit {
         let TokenBudget { low, high } = self.budget;
         let budget = match high {
             Some(high) if high <= 1.1 * low => {
-                Estimate { value: Some(self.budget.round()), low: Some(low), high: Some(high), assumed: None }
+                ParameterEstimate { value: Some(self.budget.round()), low: Some(low), high: Some(high), assumed: None }
             }
-            Some(high) => Estimate::range(Some(low), Some(high), self.budget.round()),
+            Some(high) => ParameterEstimate::range(Some(low), Some(high), self.budget.round()),
             // vLLM's default for servers, unless a step had more.
-            None => Estimate::range(Some(low), None, low.max(2_048.0)),
+            None => ParameterEstimate::range(Some(low), None, low.max(2_048.0)),
         };
         parameters.insert(Parameter::MaxBatchedTokens, budget);
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::twin::model::{Estimate, Parameter};
+use crate::twin::parameter::{Parameter, ParameterEstimate};
 
 /// The gauge whose labels hold vLLM's cache configuration.
 const VLLM_CACHE: &str = "vllm:cache_config_info{";
@@ -34,8 +34,8 @@ impl ServerConfig {
         (!config.is_empty()).then_some(Self(config))
     }
 
-    pub(super) fn write(&self, parameters: &mut BTreeMap<Parameter, Estimate>) {
-        parameters.extend(self.0.iter().map(|(parameter, value)| (*parameter, Estimate::value(*value))));
+    pub(super) fn write(&self, parameters: &mut BTreeMap<Parameter, ParameterEstimate>) {
+        parameters.extend(self.0.iter().map(|(parameter, value)| (*parameter, ParameterEstimate::value(*value))));
     }
 }
 

@@ -1,0 +1,111 @@
+//! Steps of a busy engine, from short windows instead of single steps.
+//!
+//! A server sends the tokens of one step one after the other, and a large batch takes longer to send than to compute, so
+//! the gaps of one step are no longer alike. Over a window they are: in `w` nanoseconds an engine makes `w / step` steps,
+//! and each of its sequences gets a token from each. So a step takes the time that sequences ran, summed over them,
+//! divided by the tokens that they got.
+
+use std::collections::BTreeMap;
+
+use super::observation::{Observation, ObservedRequest};
+
+/// Windows are so many times as long as a short gap: the tenth percentile.
+const GAPS_PER_WINDOW: u64 = 5;
+const SHORT_GAP_SHARE: f64 = 0.1;
+/// Gaps from which the tenth percentile is taken.
+const MAX_SAMPLE: usize = 100_000;
+/// A gap over more windows than this is a stall.
+const MAX_GAP_WINDOWS: u64 = 16;
+/// Share of the sequences that may end in a window: the batch is that of its mean.
+const MAX_ENDED_SHARE: f64 = 0.2;
+
+/// A step that only decodes: its sequences, their tokens of context, and its time in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DecodePoint {
+    pub(super) seqs: f64,
+    pub(super) context: f64,
+    pub(super) time: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct StepWindow {
+    /// Nanoseconds that sequences ran, summed over them.
+    running: f64,
+    /// Gaps, or parts of gaps.
+    gaps: f64,
+    /// Nanoseconds times tokens of context.
+    context: f64,
+    ended: u32,
+}
+
+/// The mean steps of all windows in which no request waited for its first token.
+pub(super) fn decode_windows(seen: Observation<'_>, front_end: f64) -> Vec<DecodePoint> {
+    let Observation { requests, until } = seen;
+    let Some(length) = window_length(requests) else { return Vec::new() };
+    let mut windows: BTreeMap<u64, StepWindow> = BTreeMap::new();
+    let mut prompts: Vec<(u64, u64)> = Vec::new();
+    for request in requests {
+        let Some((first, _)) = request.events.first() else { continue };
+        prompts.push(((request.at + front_end as u64).min(*first) / length, first / length));
+        let mut context = f64::from(request.prompt_tokens);
+        for pair in request.events.windows(2) {
+            let [(from, tokens), (to, _)] = *pair else { continue };
+            context += f64::from(tokens);
+            add_gap(&mut windows, length, (from, to), context);
+        }
+        let last = request.events.last().map_or(*first, |(last, _)| *last);
+        windows.entry(last / length).or_default().ended += 1;
+    }
+    prompts.sort_unstable();
+    // The latest end of a prompt among those that began so far: whether one of them reaches into a window.
+    let mut latest = 0;
+    for (_, end) in &mut prompts {
+        latest = latest.max(*end);
+        *end = latest;
+    }
+    let has_prompt = |window: u64| {
+        let begun = prompts.partition_point(|(begin, _)| *begin <= window);
+        begun > 0 && prompts[begun - 1].1 >= window
+    };
+    let point = |(number, window): (u64, StepWindow)| {
+        let seqs = window.running / length as f64;
+        let is_steady = f64::from(window.ended) <= MAX_ENDED_SHARE * seqs;
+        let is_seen = (number + 1) * length <= until;
+        (window.gaps > 0.0 && is_seen && is_steady && !has_prompt(number)).then(|| DecodePoint {
+            seqs,
+            context: window.context / length as f64,
+            time: window.running / window.gaps,
+        })
+    };
+    windows.into_iter().filter_map(point).collect()
+}
+
+fn add_gap(windows: &mut BTreeMap<u64, StepWindow>, length: u64, (from, to): (u64, u64), context: f64) {
+    let (first, last) = (from / length, to / length);
+    if last - first > MAX_GAP_WINDOWS {
+        return;
+    }
+    if to == from {
+        windows.entry(last).or_default().gaps += 1.0;
+        return;
+    }
+    for number in first..=last {
+        let part = (to.min((number + 1) * length) - from.max(number * length)) as f64;
+        let window = windows.entry(number).or_default();
+        window.running += part;
+        window.gaps += part / (to - from) as f64;
+        window.context += part * context;
+    }
+}
+
+/// Length of the windows in nanoseconds; `None` without gaps.
+fn window_length(requests: &[ObservedRequest]) -> Option<u64> {
+    let gaps = || requests.iter().flat_map(|request| request.events.windows(2).map(|pair| pair[1].0 - pair[0].0));
+    let stride = gaps().count().div_ceil(MAX_SAMPLE).max(1);
+    let mut sample: Vec<u64> = gaps().step_by(stride).filter(|gap| *gap > 0).collect();
+    if sample.is_empty() {
+        return None;
+    }
+    let place = (sample.len() as f64 * SHORT_GAP_SHARE) as usize;
+    Some(*sample.select_nth_unstable(place).1 * GAPS_PER_WINDOW)
+}
