@@ -83,18 +83,34 @@ async function check(browser, file, wrong) {
   assert.equal(copied.trim().split("\n").length, rows + 1, "the copy has a head and every row");
 }
 
-export const checks = Object.fromEntries(
+// Charts of one time window share the cursor.
+async function pointsAtOneTime({ browser, program, wrong }) {
+  await withPage(program, [...PAGES.run, "--slo", "chat: ttft<=200ms e2e<=2s"], async (file) => {
+    const page = await open(browser, file, wrong);
+    const plot = page.locator("figure", { hasText: "Goodput over time" }).locator(".u-over");
+    await plot.hover({ position: { x: 150, y: 50 } });
+    const times = await page.evaluate(() => [...document.querySelectorAll("figure[data-x-from] .readout")].map((readout) => readout.textContent.match(/^time ([\d.]+) s, /)?.[1]));
+    assert.equal(times.length, 7, "one chart for each figure over time");
+    const [first] = times;
+    assert.ok(times.every((time) => Math.abs(time - first) <= 2), `within a slice of one another: ${times}`);
+  });
+}
+
+async function withPage(program, args, use) {
+  const folder = await mkdtemp(`${tmpdir()}/streamgauge-page-`);
+  try {
+    const { stdout } = await promisify(execFile)(program, args, { maxBuffer: 64 << 20 });
+    await writeFile(`${folder}/page.html`, stdout);
+    await use(`${folder}/page.html`);
+  } finally {
+    await rm(folder, { recursive: true });
+  }
+}
+
+const drawn = Object.fromEntries(
   Object.entries(PAGES).map(([name, args]) => [
     `the page of a ${name} draws, fits, contrasts and copies`,
-    async ({ browser, program, wrong }) => {
-      const folder = await mkdtemp(`${tmpdir()}/streamgauge-page-`);
-      try {
-        const { stdout } = await promisify(execFile)(program, args, { maxBuffer: 64 << 20 });
-        await writeFile(`${folder}/page.html`, stdout);
-        await check(browser, `${folder}/page.html`, wrong);
-      } finally {
-        await rm(folder, { recursive: true });
-      }
-    },
+    ({ browser, program, wrong }) => withPage(program, args, (file) => check(browser, file, wrong)),
   ]),
 );
+export const checks = { ...drawn, "charts over time show one moment": pointsAtOneTime };

@@ -567,6 +567,12 @@ fn all_formats_agree() {
     for lengths in ["ISL (tokens): distribution", "3 values from 50 to 100", "3 values from 2 to 7"] {
         assert!(html.contains(lengths), "{lengths}: {html}");
     }
+    let judged = shown(&["--html", "--slo", "x: ttft<=150ms", "--slo", "y: e2e<=1s"]);
+    for part in
+        ["Goodput over time", "and met the SLO; at least 0.0 %.", ">x (%)</th>", ">y (%)</th>", "The SLO allows 150ms."]
+    {
+        assert!(judged.contains(part) && !html.contains(part), "{part}: {judged}");
+    }
     assert_eq!(streamgauge(&[&path], &["--json", "--csv"]).code, Some(2));
 }
 

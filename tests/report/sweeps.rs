@@ -165,3 +165,33 @@ fn a_sweep_is_judged_by_any_percentile_in_the_language_of_find_max() {
     let report: Value = serde_json::from_slice(&streamgauge(&["report", shown, "--json"]).stdout).unwrap();
     assert_eq!(report["levels"][1]["meets"], json!(false));
 }
+
+#[test]
+fn series_are_told_apart_by_what_the_others_lack() {
+    let folder = tempfile::tempdir().unwrap();
+    let level = |rate: u32, osl: u32| json!({"name": format!("{osl}-at-{rate}"), "rate": rate, "flags": {"osl": [osl.to_string()]}});
+    let levels = [level(10, 32), level(20, 32), level(10, 64), level(20, 64)];
+    let runs = [("32-at-10", 1, 100), ("32-at-20", 1, 100), ("64-at-10", 1, 100), ("64-at-20", 1, 150)];
+    let path = sweep(folder.path(), &levels, &runs);
+    let shown = path.to_str().unwrap();
+    let report = |format: &str| {
+        let output = streamgauge(&["report", shown, format, "--fail-if", "ttft.p95<=120ms"]);
+        assert_eq!(output.status.code(), Some(1), "a level misses: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = report("--plain");
+    for line in [
+        "--osl 32: ttft<=120ms for 95 % holds to 20/s at least",
+        "--osl 64: ttft<=120ms for 95 % holds to 10/s, not to 20/s",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert!(text.contains("peak         64-at-10, --osl 64: "), "{text}");
+    let json: Value = serde_json::from_str(&report("--json")).unwrap();
+    let series = |key: &str| json[key].as_array().unwrap().iter().map(|of| of["series"].clone()).collect::<Vec<_>>();
+    assert_eq!(series("objectives"), ["--osl 32", "--osl 64"]);
+    assert!(series("operating_points").contains(&json!("--osl 64")), "{}", json["operating_points"]);
+    let page = report("--html");
+    assert!(page.contains("data-series=\"[&quot;--osl 32&quot;,&quot;--osl 64&quot;]\""), "{page}");
+    assert!(page.contains("The SLO allows 120ms."), "{page}");
+}

@@ -3,6 +3,9 @@
 use std::fmt::Write as _;
 
 use super::elements::escaped;
+use crate::measure::slo::{Metric, Slo};
+use crate::report::ascii_plot::format_value;
+use crate::report::metric::MetricUnit;
 
 /// Rows of a chart. Whoever has more thins them and states it.
 pub(in crate::report) const MAX_CHART_ROWS: usize = 5_000;
@@ -108,6 +111,18 @@ impl Column {
     }
 }
 
+/// Fixed limits of the SLOs on a metric in milliseconds, ascending.
+pub(in crate::report) fn slo_limits<'a>(
+    slos: impl IntoIterator<Item = &'a Slo>,
+    is_of: impl Fn(Metric) -> bool,
+) -> Vec<f64> {
+    let limits = slos.into_iter().flat_map(|slo| slo.limits(&is_of));
+    let mut limits: Vec<f64> = limits.map(|limit| MetricUnit::Time.to_display(limit.as_nanos() as f64)).collect();
+    limits.sort_by(f64::total_cmp);
+    limits.dedup();
+    limits
+}
+
 /// A chart. Its columns are those that the script of its kind expects.
 #[derive(Clone, Debug)]
 pub(in crate::report) struct Chart {
@@ -165,6 +180,15 @@ impl Chart {
         let rows: Vec<String> = rows.iter().map(row).collect();
         self.blocks.push((name, format!("[{}]", rows.join(","))));
         self
+    }
+
+    /// Draws limits of an SLO, in the unit of the vertical axis, and states them in the summary.
+    pub(in crate::report) fn limits(mut self, limits: &[f64]) -> Self {
+        if !limits.is_empty() {
+            let texts: Vec<String> = limits.iter().map(|limit| format_value(*limit, MetricUnit::Time)).collect();
+            _ = write!(self.summary, " The SLO allows {}.", texts.join(", "));
+        }
+        self.block("limits", &[limits.to_vec()])
     }
 
     /// Names the rows.

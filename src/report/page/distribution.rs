@@ -57,12 +57,11 @@ pub(super) fn of_run(metric: ReportMetric, label: &str, sorted: SortedSamples<'_
     ];
     let marks: Vec<Vec<f64>> = marks.iter().map(|(percent, value)| vec![*percent, outside(*value)]).collect();
     let scale = if bins.is_log { ", logarithmic" } else { "" };
-    Some(
-        Chart::new(ChartKind::Bars, format!("{label}: distribution"), summary, columns)
-            .x(&format!("{label}{scale}"), unit(metric), bins.is_log)
-            .y(ChartUnit::Number, false)
-            .block("marks", &marks),
-    )
+    let chart = Chart::new(ChartKind::Bars, format!("{label}: distribution"), summary, columns)
+        .x(&format!("{label}{scale}"), unit(metric), bins.is_log)
+        .y(ChartUnit::Number, false)
+        .block("marks", &marks);
+    Some(if metric.unit() == MetricUnit::Tokens { chart.attribute("x-whole", "") } else { chart })
 }
 
 /// Draws the shares of two sides on one axis.

@@ -25,8 +25,22 @@ pub(in crate::report) struct LevelPoint {
     pub(in crate::report) series: usize,
 }
 
-/// Draws the levels with the limits of the SLO in milliseconds; `None` unless two levels have values.
-pub(in crate::report) fn chart(label: &str, levels: &[LevelPoint], limits: &[f64]) -> Option<Chart> {
+/// Latencies of the levels, and what they are drawn with.
+#[derive(Debug)]
+pub(in crate::report) struct LoadLatency<'a> {
+    /// Name of the metric.
+    pub(in crate::report) label: &'a str,
+    /// Levels.
+    pub(in crate::report) levels: &'a [LevelPoint],
+    /// Names of the series, in the order of their numbers.
+    pub(in crate::report) series: &'a [String],
+    /// Limits of the SLO in milliseconds.
+    pub(in crate::report) limits: &'a [f64],
+}
+
+/// Draws the levels with the limits of the SLO; `None` unless two levels have values.
+pub(in crate::report) fn chart(drawn: &LoadLatency<'_>) -> Option<Chart> {
+    let LoadLatency { label, levels, series, limits } = *drawn;
     if levels.iter().filter(|level| level.p50.is_some()).count() < 2 {
         return None;
     }
@@ -48,27 +62,22 @@ pub(in crate::report) fn chart(label: &str, levels: &[LevelPoint], limits: &[f64
         levels.iter().map(|level| flag(level.is_sound)),
     ));
     columns.push(Column::new("series", ChartUnit::Number, levels.iter().map(|level| level.series as f64)));
-    let limit = match limits {
-        [] => String::new(),
-        limits => {
-            let limits: Vec<String> = limits.iter().map(|limit| format_value(*limit, MetricUnit::Time)).collect();
-            format!(" The SLO allows {}.", limits.join(", "))
-        }
-    };
     let summary = format!(
         "Median and p99 of each level at the requests per second that it achieved, with 95 % intervals; p99 from {} to \
-         {}.{limit}",
+         {}.",
         format_value(levels.iter().filter_map(|level| value(level.p99)).fold(max, f64::min), MetricUnit::Time),
         format_value(max, MetricUnit::Time)
     );
     let scale = if is_log { " (logarithmic)" } else { "" };
-    let limits: Vec<Vec<f64>> = vec![limits.to_vec()];
     let names = levels.iter().map(|level| level.name.clone()).collect();
-    Some(
-        Chart::new(ChartKind::Levels, format!("{label} against load{scale}"), summary, columns)
-            .row_names("level", names)
-            .x("requests/s", ChartUnit::Number, false)
-            .y(ChartUnit::Millis, is_log)
-            .block("limits", &limits),
-    )
+    let chart = Chart::new(ChartKind::Levels, format!("{label} against load{scale}"), summary, columns)
+        .row_names("level", names)
+        .x("requests/s", ChartUnit::Number, false)
+        .y(ChartUnit::Millis, is_log)
+        .limits(limits);
+    Some(match series {
+        [] | [_] => chart,
+        // Names may contain anything, and an attribute is text.
+        series => chart.attribute("series", serde_json::json!(series).to_string()),
+    })
 }

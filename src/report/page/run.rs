@@ -1,10 +1,11 @@
 //! Page of a run or a capture.
 
 use super::Page;
-use super::chart::Chart;
+use super::chart::{Chart, slo_limits};
 use super::scatter::ScatterLabels;
 use super::time_series::{MAX_SLICES, TimeAxis};
 use super::{cumulative, distribution, heat_map, scatter, server_series, swim_lanes, time_series};
+use crate::measure::slo::Metric;
 use crate::report::Report;
 use crate::report::accumulate::Accumulator;
 use crate::report::ascii_plot::table_cell;
@@ -71,10 +72,16 @@ impl<'a> RunCharts<'a> {
         let Some(axis) = window(points).map(|window| TimeAxis::of(window, points.len())) else { return Vec::new() };
         let planned = has_planned_times(&report.whole);
         let [ttft, _, _, e2e] = latency_metrics(planned);
+        let slos = &self.fold.settings.slos;
+        let limits = |is_of: fn(Metric) -> bool| slo_limits(slos.iter(), is_of);
+        let latency = |metric: ReportMetric, is_of: fn(Metric) -> bool| {
+            time_series::latency(&axis, points, (metric, metric.label(planned)), &limits(is_of))
+        };
         let mut charts = vec![
-            time_series::latency(&axis, points, ttft, ttft.label(planned)),
-            time_series::itl(&axis, &self.gaps),
-            time_series::latency(&axis, points, e2e, e2e.label(planned)),
+            latency(ttft, |of| of == Metric::Ttft),
+            time_series::itl(&axis, &self.gaps, &limits(|of| matches!(of, Metric::Itl(_)))),
+            latency(e2e, |of| of == Metric::E2e),
+            time_series::goodput(&axis, points, slos),
             time_series::requests(&axis, points, planned),
             time_series::in_flight(&axis, points),
             time_series::output_tokens(&axis, points),

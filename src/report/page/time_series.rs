@@ -1,9 +1,10 @@
 //! A run over time: latencies, load and rates of equal slices, all on one axis.
 
 use super::chart::{Chart, ChartKind, ChartUnit, Column};
-use crate::report::ascii_plot::{format_value, with_thousands};
+use crate::measure::slo::{Slo, Slos};
+use crate::report::ascii_plot::{format_percent, format_value, with_thousands};
 use crate::report::metric::{MetricUnit, ReportMetric};
-use crate::report::request_point::RequestPoint;
+use crate::report::request_point::{MAX_POINT_SLOS, RequestPoint};
 use crate::stats::samples::percentile;
 use crate::stats::slice_histogram::{HistogramColumn, HistogramColumns};
 
@@ -89,8 +90,13 @@ impl TimeAxis {
     }
 }
 
-/// Latencies of a metric by the start of the requests.
-pub(super) fn latency(axis: &TimeAxis, points: &[RequestPoint], metric: ReportMetric, label: &str) -> Option<Chart> {
+/// Latencies of a metric by the start of the requests, with the SLO's limits in milliseconds.
+pub(super) fn latency(
+    axis: &TimeAxis,
+    points: &[RequestPoint],
+    (metric, label): (ReportMetric, &str),
+    limits: &[f64],
+) -> Option<Chart> {
     let mut slices: Vec<Vec<u64>> = vec![Vec::new(); axis.count()];
     for (point, value) in points.iter().filter_map(|point| Some((point, point.value(metric)?))) {
         slices[axis.index(point.started)].push(value);
@@ -112,15 +118,15 @@ pub(super) fn latency(axis: &TimeAxis, points: &[RequestPoint], metric: ReportMe
         axis.text(),
         format_value(display(*max as f64), MetricUnit::Time)
     );
-    Some(axis.chart(&format!("{label} over time"), summary, ChartUnit::Millis, columns))
+    Some(axis.chart(&format!("{label} over time"), summary, ChartUnit::Millis, columns).limits(limits))
 }
 
 fn display(nanos: f64) -> f64 {
     MetricUnit::Time.to_display(nanos)
 }
 
-/// Inter-token latencies by the time of the later token.
-pub(super) fn itl(axis: &TimeAxis, gaps: &HistogramColumns) -> Option<Chart> {
+/// Inter-token latencies by the time of the later token, with the SLO's limits in milliseconds.
+pub(super) fn itl(axis: &TimeAxis, gaps: &HistogramColumns, limits: &[f64]) -> Option<Chart> {
     let middle = |at: usize| (gaps.from_nanos as f64 + (at as f64 + 0.5) * gaps.column_nanos as f64) / 1e9;
     let of = |percent: f64| {
         let values = gaps.columns.iter().map(|column| column.percentile(percent).map(display));
@@ -137,7 +143,31 @@ pub(super) fn itl(axis: &TimeAxis, gaps: &HistogramColumns) -> Option<Chart> {
         format_value(display(max), MetricUnit::Time)
     );
     let chart = Chart::new(ChartKind::Lines, "ITL over time", summary, std::iter::once(time).chain(columns).collect());
-    Some(axis.bound(chart, ChartUnit::Millis).attribute("least", display(max).to_string()))
+    Some(axis.bound(chart, ChartUnit::Millis).attribute("least", display(max).to_string()).limits(limits))
+}
+
+/// Share of the requests that began in each slice and met each SLO.
+pub(super) fn goodput(axis: &TimeAxis, points: &[RequestPoint], slos: &Slos) -> Option<Chart> {
+    let of = |(at, slo): (usize, &Slo)| {
+        let mut counts = vec![(0_u64, 0_u64); axis.count()];
+        for (point, met) in points.iter().filter_map(|point| Some((point, point.meets(at)?))) {
+            let (good, counted) = &mut counts[axis.index(point.started)];
+            *good += u64::from(met);
+            *counted += 1;
+        }
+        let share = |(good, counted): (u64, u64)| (counted > 0).then(|| good as f64 / counted as f64 * 100.0);
+        let shares: Vec<Option<f64>> = counts.into_iter().map(share).collect();
+        shares.iter().any(Option::is_some).then(|| Column::with_gaps(slo.name(), ChartUnit::Percent, shares))
+    };
+    let columns: Vec<Column> = slos.iter().take(MAX_POINT_SLOS).enumerate().filter_map(of).collect();
+    let shares = columns.iter().flat_map(|column| column.values.iter().flatten());
+    let worst = shares.copied().reduce(f64::min)?;
+    let summary = format!(
+        "Share of the requests that began in each slice ({}) and met the SLO; at least {}.",
+        axis.text(),
+        format_percent(worst / 100.0)
+    );
+    Some(axis.chart("Goodput over time", summary, ChartUnit::Percent, columns).attribute("y-top", "105"))
 }
 
 /// Requests in flight: the mean and the maximum of each slice, and those of production.

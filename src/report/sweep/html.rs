@@ -1,14 +1,15 @@
 //! Page of a sweep: latency against load with the SLO, and the Pareto front.
 
-use super::super::metric::{MetricUnit, ReportMetric};
+use super::super::metric::ReportMetric;
 use super::super::page::Page;
-use super::super::page::chart::Chart;
-use super::super::page::load_latency::{self, LevelPercentile, LevelPoint};
+use super::super::page::chart::{Chart, slo_limits};
+use super::super::page::load_latency::{self, LevelPercentile, LevelPoint, LoadLatency};
 use super::super::page::pareto::{self, ParetoPoint};
 use super::Sweep;
 use super::level_intervals::{METRICS, PERCENTILES};
 use super::level_runs::LevelRuns;
-use super::level_summary::{LevelSummary, same_series, workloads};
+use super::level_summary::{LevelSummary, workloads};
+use super::sweep_series::SweepSeries;
 use super::text::{lines, more_tables, table, warning_text};
 use crate::measure::slo::Slo;
 use crate::measure::slo::criteria::Criteria;
@@ -26,14 +27,7 @@ impl SweepChartFacts {
     pub(super) fn of(all: &[LevelRuns], goals: Option<&Criteria>) -> Self {
         let own = all.iter().flat_map(|level| level.slos.iter());
         let slos: Vec<&Slo> = own.chain(goals.into_iter().flat_map(Criteria::slos)).collect();
-        let limits = METRICS.map(|(_, metric)| {
-            let limits = slos.iter().flat_map(|slo| slo.limits(|of| of == metric));
-            let mut limits: Vec<f64> =
-                limits.map(|limit| MetricUnit::Time.to_display(limit.as_nanos() as f64)).collect();
-            limits.sort_by(f64::total_cmp);
-            limits.dedup();
-            limits
-        });
+        let limits = METRICS.map(|(_, metric)| slo_limits(slos.iter().copied(), |of| of == metric));
         let count = |level: &LevelRuns| level.sources.iter().find_map(|run| run.meta.get("gpu_count")?.parse().ok());
         Self { limits, gpus: all.iter().find_map(count).filter(|gpus| *gpus > 0.0) }
     }
@@ -46,8 +40,12 @@ pub fn render(sweep: &Sweep) -> String {
     for doubt in &sweep.warnings {
         page.warning(&doubt.warning, &warning_text(doubt));
     }
+    let series = SweepSeries::all(&sweep.levels, &sweep.plan.flags);
     let against_load = METRICS.iter().zip(&sweep.chart_facts.limits);
-    page.charts("Latency against load", against_load.map(|((metric, _), limits)| curve(sweep, *metric, limits)));
+    page.charts(
+        "Latency against load",
+        against_load.map(|((metric, _), limits)| curve(sweep, &series, *metric, limits)),
+    );
     page.charts("Throughput against speed", [front(sweep)]);
     page.table("Levels", &table(sweep));
     for more in more_tables(sweep) {
@@ -56,43 +54,37 @@ pub fn render(sweep: &Sweep) -> String {
     page.finish()
 }
 
-fn name(level: &LevelSummary) -> String {
-    match level.target {
-        Some(target) => format!("{} ({target})", level.level.name),
-        None => level.level.name.clone(),
-    }
-}
-
 fn is_sound(level: &LevelSummary) -> bool {
     level.growth.is_none() && level.not_valid.is_empty()
 }
 
-fn curve(sweep: &Sweep, metric: ReportMetric, limits: &[f64]) -> Option<Chart> {
-    let levels = &sweep.levels;
-    let point = |level: &LevelSummary| {
+fn curve(sweep: &Sweep, series: &[SweepSeries], metric: ReportMetric, limits: &[f64]) -> Option<Chart> {
+    let point = |(at, level): (usize, &LevelSummary)| {
         let percentile = |percent: f64| -> LevelPercentile {
             let confidence = level.intervals.iter().find(|(of, _)| *of == metric).map(|(_, confidence)| confidence);
             let known = confidence.and_then(|of| of.percentiles.iter().find(|(of, _)| *of == percent));
             Some((level.percentile(metric, percent)?, known.and_then(|(_, interval)| interval.ok())))
         };
         LevelPoint {
-            name: name(level),
+            name: level.name(),
             rate: level.summary.throughput.requests,
             p50: percentile(PERCENTILES[0]),
             p99: percentile(PERCENTILES[1]),
             is_sound: is_sound(level),
-            series: levels.iter().position(|first| same_series(first, level)).unwrap_or_default(),
+            series: series.iter().position(|series| series.places.contains(&at)).unwrap_or_default(),
         }
     };
-    let points: Vec<LevelPoint> = levels.iter().map(point).collect();
-    load_latency::chart(metric.label(false).trim_end_matches(" from planned"), &points, limits)
+    let levels: Vec<LevelPoint> = sweep.levels.iter().enumerate().map(point).collect();
+    let names: Vec<String> = series.iter().map(|series| series.label(&sweep.levels)).collect();
+    let label = metric.label(false).trim_end_matches(" from planned");
+    load_latency::chart(&LoadLatency { label, levels: &levels, series: &names, limits })
 }
 
 fn front(sweep: &Sweep) -> Option<Chart> {
     let workloads = workloads(&sweep.levels);
     let point = |(at, level): (usize, &LevelSummary)| {
         Some(ParetoPoint {
-            name: name(level),
+            name: level.name(),
             throughput: level.summary.throughput.output_tokens,
             speed: level.median(ReportMetric::UserRate)?,
             is_front: level.front,

@@ -30,8 +30,8 @@
 //! | `goals` | goals that levels are judged by |
 //! | `levels[]` | `level` ([`mod@file`]), `target` (`A` or `B`, if there are two), `runs`, `sustained`, `not_measured`, `meets`, `sure`, `verdict`, `objectives[]`, `growth` (`per_second`, `t`), `not_valid`, `front`, `knee`, `servers` (`kv_usage`, `gpu_utilization`, `preemptions`), `evicted_prefixes`, and every key of a report from `requests` to `metrics` |
 //! | `expectations[]` | of rows: `level`, `expect`, `verdict` (`confirmed`, `refuted`, `undecided`), `evidence` |
-//! | `objectives[]` | how far each objective holds alone: `objective`, `target`, `holds_to`, `missed_at`, `sure` |
-//! | `operating_points[]` | `kind` (`user`, `balanced`, `cost`, `peak`, `collapse`), `level`, `output_tokens_per_second`, `user_tokens_per_second` |
+//! | `objectives[]` | how far each objective holds alone: `objective`, `target`, `series`, `holds_to`, `missed_at`, `sure` |
+//! | `operating_points[]` | `kind` (`user`, `balanced`, `cost`, `peak`, `collapse`), `level`, `series`, `output_tokens_per_second`, `user_tokens_per_second` |
 //! | `cache_pairs[]` | warm against cold: `cold`, `warm`, `figures[]`, `evicted_prefixes` |
 //! | `loop_curves[]` | open and closed levels of one workload: `metric`, `points[]` |
 //! | `comparison` | of B against A: `winner`, and `levels[]` with the objects of `compare` |
@@ -54,6 +54,7 @@ mod objective_limit;
 mod operating_point;
 pub mod pareto;
 mod server_load;
+mod sweep_series;
 mod text;
 
 use std::path::Path;
@@ -80,6 +81,7 @@ use level_summary::{LevelSummary, mark_front_and_knee, mark_overloaded};
 use loop_curve::{LoopCurve, loop_curves};
 use objective_limit::ObjectiveLimit;
 use operating_point::{OperatingPoint, operating_points};
+use sweep_series::SweepSeries;
 pub use text::render;
 
 /// Schema version of the JSON object.
@@ -202,6 +204,7 @@ impl Sweep {
         let mut levels: Vec<LevelSummary> = all.into_iter().map(summarize).collect();
         mark_overloaded(&mut levels, goals.is_some());
         mark_front_and_knee(&mut levels);
+        let series = SweepSeries::all(&levels, &file.plan.flags);
         let goals = goals.map(|goals| goals.to_string());
         Ok(Self {
             streamgauge_sweep_report: VERSION,
@@ -210,8 +213,8 @@ impl Sweep {
             answer: file.answer,
             ended_at: file.ended_at,
             expectations,
-            objectives: objective_limit::limits(&levels),
-            operating_points: operating_points(&levels, goals.is_some()),
+            objectives: objective_limit::limits(&levels, &series),
+            operating_points: operating_points(&levels, &series, goals.is_some()),
             goals,
             cache_pairs: cache_pairs(&levels),
             loop_curves: loop_curves(&levels),

@@ -5,8 +5,9 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::level_summary::{LevelSummary, series};
+use super::level_summary::LevelSummary;
 use super::level_verdict::LevelVerdict;
+use super::sweep_series::SweepSeries;
 
 /// The highest level to which an objective holds in a series.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -16,6 +17,9 @@ pub(super) struct ObjectiveLimit {
     /// `A` or `B`, if there are two targets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) target: Option<&'static str>,
+    /// What the levels have that those of the other series lack.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) series: Option<String>,
     /// The highest level that holds it; absent if the lowest misses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) holds_to: Option<String>,
@@ -27,11 +31,11 @@ pub(super) struct ObjectiveLimit {
 }
 
 /// The limits of all objectives, in every series of at least two levels.
-pub(super) fn limits(levels: &[LevelSummary]) -> Vec<ObjectiveLimit> {
+pub(super) fn limits(levels: &[LevelSummary], all: &[SweepSeries]) -> Vec<ObjectiveLimit> {
     let mut limits = Vec::new();
-    for series in series(levels) {
+    for series in all {
         let measured: Vec<&LevelSummary> =
-            series.iter().map(|at| &levels[*at]).filter(|level| !level.not_measured).collect();
+            series.places.iter().map(|at| &levels[*at]).filter(|level| !level.not_measured).collect();
         let Some(first) = measured.first().filter(|_| measured.len() > 1) else { continue };
         for (at, objective) in first.objectives.iter().enumerate() {
             let verdict = |level: &&&LevelSummary| level.objectives.get(at).and_then(|of| of.verdict);
@@ -42,6 +46,7 @@ pub(super) fn limits(levels: &[LevelSummary]) -> Vec<ObjectiveLimit> {
             limits.push(ObjectiveLimit {
                 objective: objective.objective.clone(),
                 target: first.target,
+                series: series.name.clone(),
                 holds_to: held.map(|level| level.level.offered()),
                 missed_at: missed.map(|level| level.level.offered()),
                 sure: held.is_none_or(sure) && missed.is_none_or(|level| sure(level) || level.sure == Some(true)),
@@ -54,13 +59,14 @@ pub(super) fn limits(levels: &[LevelSummary]) -> Vec<ObjectiveLimit> {
 impl ObjectiveLimit {
     /// Describes the limit.
     pub(super) fn text(&self) -> String {
-        let target = self.target.map_or(String::new(), |target| format!("{target}: "));
+        let names = self.target.into_iter().chain(self.series.as_deref());
+        let of: String = names.map(|name| format!("{name}: ")).collect();
         let sure = if self.sure { "" } else { ", not sure" };
         match (&self.holds_to, &self.missed_at) {
-            (Some(held), Some(missed)) => format!("{target}{} holds to {held}, not to {missed}{sure}", self.objective),
-            (Some(held), None) => format!("{target}{} holds to {held} at least{sure}", self.objective),
-            (None, Some(missed)) => format!("{target}{} does not hold at {missed}{sure}", self.objective),
-            (None, None) => format!("{target}{}: unknown", self.objective),
+            (Some(held), Some(missed)) => format!("{of}{} holds to {held}, not to {missed}{sure}", self.objective),
+            (Some(held), None) => format!("{of}{} holds to {held} at least{sure}", self.objective),
+            (None, Some(missed)) => format!("{of}{} does not hold at {missed}{sure}", self.objective),
+            (None, None) => format!("{of}{}: unknown", self.objective),
         }
     }
 }

@@ -13,7 +13,8 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::level_summary::{LevelSummary, series};
+use super::level_summary::LevelSummary;
+use super::sweep_series::SweepSeries;
 use crate::report::ascii_plot::format_value;
 use crate::report::metric::{MetricUnit, ReportMetric};
 
@@ -39,6 +40,9 @@ pub(super) struct OperatingPoint {
     pub(super) kind: PointKind,
     /// Name of the level.
     pub(super) level: String,
+    /// What the levels have that those of the other series lack.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) series: Option<String>,
     /// Output tokens per second.
     pub(super) output_tokens_per_second: f64,
     /// Tokens per second of the median user.
@@ -47,11 +51,15 @@ pub(super) struct OperatingPoint {
 }
 
 /// The points of every series.
-pub(super) fn operating_points(levels: &[LevelSummary], has_goals: bool) -> Vec<OperatingPoint> {
+pub(super) fn operating_points(levels: &[LevelSummary], all: &[SweepSeries], has_goals: bool) -> Vec<OperatingPoint> {
     let mut points = Vec::new();
-    for places in series(levels) {
-        let measured: Vec<&LevelSummary> =
-            places.iter().map(|at| &levels[*at]).filter(|level| !level.not_measured && level.successes() > 0).collect();
+    for series in all {
+        let measured: Vec<&LevelSummary> = series
+            .places
+            .iter()
+            .map(|at| &levels[*at])
+            .filter(|level| !level.not_measured && level.successes() > 0)
+            .collect();
         if measured.len() < MIN_LEVELS {
             continue;
         }
@@ -77,16 +85,19 @@ pub(super) fn operating_points(levels: &[LevelSummary], has_goals: bool) -> Vec<
             (PointKind::Peak, peak),
             (PointKind::Collapse, collapse),
         ];
-        points.extend(found.into_iter().filter_map(|(kind, level)| level.map(|level| OperatingPoint::of(kind, level))));
+        points.extend(
+            found.into_iter().filter_map(|(kind, level)| level.map(|level| OperatingPoint::of(kind, level, series))),
+        );
     }
     points
 }
 
 impl OperatingPoint {
-    fn of(kind: PointKind, level: &LevelSummary) -> Self {
+    fn of(kind: PointKind, level: &LevelSummary, series: &SweepSeries) -> Self {
         Self {
             kind,
             level: level.name(),
+            series: series.name.clone(),
             output_tokens_per_second: level.summary.throughput.output_tokens,
             user_tokens_per_second: level.median(ReportMetric::UserRate),
         }
@@ -96,15 +107,16 @@ impl OperatingPoint {
     pub(super) fn line(&self) -> (&'static str, String) {
         let rate = |value| format_value(value, MetricUnit::Rate);
         let user = self.user_tokens_per_second.map_or(String::new(), |user| format!(", {} for a user", rate(user)));
-        let text = format!("{}: {} tok/s{user}", self.level, rate(self.output_tokens_per_second));
+        let level =
+            [Some(&self.level), self.series.as_ref()].into_iter().flatten().cloned().collect::<Vec<_>>().join(", ");
+        let tokens = rate(self.output_tokens_per_second);
+        let text = format!("{level}: {tokens} tok/s{user}");
         match self.kind {
             PointKind::User => ("for users", text),
             PointKind::Balanced => ("balanced", text),
             PointKind::Cost => ("for cost", text),
-            PointKind::Peak => ("peak", format!("{}: {} tok/s", self.level, rate(self.output_tokens_per_second))),
-            PointKind::Collapse => {
-                ("collapse", format!("{}: only {} tok/s", self.level, rate(self.output_tokens_per_second)))
-            }
+            PointKind::Peak => ("peak", format!("{level}: {tokens} tok/s")),
+            PointKind::Collapse => ("collapse", format!("{level}: only {tokens} tok/s")),
         }
     }
 }

@@ -8,14 +8,6 @@ function series(rows, of) {
   return [...groups.values()];
 }
 
-function joined(u, context, points, dash) {
-  context.setLineDash(dash.map((part) => part * devicePixelRatio));
-  context.beginPath();
-  for (const [x, y] of points) context.lineTo(u.valToPos(x, "x", true), u.valToPos(y, "y", true));
-  context.stroke();
-  context.setLineDash([]);
-}
-
 // Names of points, where they do not cover one another. `sizes` are the radii of the marks.
 function labels(u, context, points, texts, sizes) {
   const ratio = devicePixelRatio;
@@ -47,9 +39,12 @@ kinds.levels = (figure) => {
   const log = dataset.yLog !== undefined;
   const titles = names(figure);
   const curves = [
-    { values: p50, low: low50, high: high50, ink: "s0", dash: [], shape: "circle" },
-    { values: p99, low: low99, high: high99, ink: "s1", dash: [8, 4], shape: "square" },
+    { values: p50, low: low50, high: high50, title: short(titles[1]), dash: [], ink: "s0", shape: "circle" },
+    { values: p99, low: low99, high: high99, title: short(titles[4]), dash: [8, 4], ink: "s1", shape: "square" },
   ];
+  // One series has a color and a mark for each percentile; of several, each has its own.
+  const groups = dataset.series ? JSON.parse(dataset.series) : [];
+  const look = (curve, row) => (groups.length ? { ink: `s${group[row] % 6}`, shape: SHAPES[group[row] % SHAPES.length] } : curve);
   const top = (row) => p99[row] ?? p50[row];
   return {
     height: 320,
@@ -57,27 +52,28 @@ kinds.levels = (figure) => {
     y: range([...p50, ...p99, ...high50, ...high99, ...low50, ...low99, ...limits], log, 1.1),
     rows: rate.length,
     place: (row) => [rate[row], top(row)],
-    tell: (row) => `${levels[row]}: ${format(rate[row])} requests/s, p50 ${format(p50[row], "ms")} (${format(low50[row], "ms")} to ${format(high50[row], "ms")}), p99 ${format(p99[row], "ms")} (${format(low99[row], "ms")} to ${format(high99[row], "ms")})${counts[row] ? "" : ", saturated or not valid"}`,
+    tell: (row) => `${levels[row]}${groups.length ? ` (${groups[group[row]]})` : ""}: ${format(rate[row])} requests/s, p50 ${format(p50[row], "ms")} (${format(low50[row], "ms")} to ${format(high50[row], "ms")}), p99 ${format(p99[row], "ms")} (${format(low99[row], "ms")} to ${format(high99[row], "ms")})${counts[row] ? "" : ", saturated or not valid"}`,
     legend: [
-      { name: short(titles[1]), colour: colour("s0"), dash: [], shape: "circle" },
-      { name: short(titles[4]), colour: colour("s1"), dash: [8, 4], shape: "square" },
-      ...(limits.length ? [{ name: "SLO", colour: colour("bad"), dash: [2, 3] }] : []),
+      ...groups.map((name, at) => ({ name, colour: colour(`s${at % 6}`), shape: SHAPES[at % SHAPES.length] })),
+      ...curves.map(({ title, dash, ink, shape }) => (groups.length ? { name: title, colour: colour("soft"), dash } : { name: title, colour: colour(ink), dash, shape })),
+      ...legendOfLimits(limits),
       ...(counts.includes(0) ? [{ name: "hollow: saturated or not valid", colour: colour("soft"), shape: "circle", filled: false }] : []),
     ],
     paint(u, context) {
       const ratio = devicePixelRatio;
-      context.strokeStyle = colour("bad");
-      context.lineWidth = 2 * ratio;
-      for (const limit of limits) joined(u, context, [[u.scales.x.min, limit], [u.scales.x.max, limit]], [2, 3]);
-      for (const { values, low, high, ink, dash, shape } of curves) {
-        context.strokeStyle = colour(ink);
+      paintLimits(u, context, limits);
+      for (const curve of curves) {
+        const { values, low, high, dash } = curve;
         context.lineWidth = 2 * ratio;
         for (const rows of series(rate.length, group)) {
+          context.strokeStyle = colour(look(curve, rows[0]).ink);
           const known = rows.filter((row) => values[row] !== null).sort((a, b) => rate[a] - rate[b]);
           joined(u, context, known.map((row) => [rate[row], values[row]]), dash);
         }
         rate.forEach((x, row) => {
           if (values[row] === null) return;
+          const { ink, shape } = look(curve, row);
+          context.strokeStyle = colour(ink);
           const at = u.valToPos(x, "x", true);
           if (low[row] !== null) {
             context.lineWidth = 1.5 * ratio;

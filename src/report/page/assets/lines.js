@@ -13,7 +13,9 @@ kinds.lines = (figure) => {
     fill: series === area ? `color-mix(in srgb, ${colours[series]} 25%, transparent)` : undefined,
     points: at.length <= 40,
   }));
-  const all = columns.flat();
+  // A limit far above all values would make them a flat line.
+  const limits = (parsed(figure, "limits")?.[0] ?? []).filter((limit) => limit <= 3 * extent(columns.flat())[1]);
+  const all = [...columns.flat(), ...limits];
   if (dataset.least !== undefined) all.push(Number(dataset.least));
   const y = range(all, dataset.yLog !== undefined);
   const [first, last] = extent(at);
@@ -32,6 +34,7 @@ kinds.lines = (figure) => {
     lines,
     rows,
     place: (row) => [at[row + before], null],
-    legend: lines.map((line, series) => ({ name: titles[series], colour: line.colour, dash: line.dash })),
+    legend: [...lines.map((line, series) => ({ name: titles[series], colour: line.colour, dash: line.dash })), ...legendOfLimits(limits)],
+    paint: (u, context) => paintLimits(u, context, limits),
   };
 };

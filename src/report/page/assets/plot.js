@@ -105,6 +105,23 @@ function marker(context, shape, x, y, size, filled = true) {
   context.stroke();
 }
 
+function joined(u, context, points, dash) {
+  context.setLineDash(dash.map((part) => part * devicePixelRatio));
+  context.beginPath();
+  for (const [x, y] of points) context.lineTo(u.valToPos(x, "x", true), u.valToPos(y, "y", true));
+  context.stroke();
+  context.setLineDash([]);
+}
+
+// Limits of the SLO across a chart.
+const LIMIT_DASH = [16, 4];
+function paintLimits(u, context, limits) {
+  context.strokeStyle = colour("bad");
+  context.lineWidth = 2 * devicePixelRatio;
+  for (const limit of limits) joined(u, context, [[u.scales.x.min, limit], [u.scales.x.max, limit]], LIMIT_DASH);
+}
+const legendOfLimits = (limits) => (limits.length ? [{ name: "SLO", colour: colour("bad"), dash: LIMIT_DASH }] : []);
+
 // A sample of a line or mark for the legend.
 function sample(parent, { colour, dash, shape, filled, heat }) {
   const canvas = element("canvas", parent);
@@ -167,10 +184,11 @@ function build(figure) {
       y: { distr: yLog ? 3 : 1, range: () => chart.y },
     },
     axes: [
-      { ...axis, space: phone ? 58 : 70, size: 28, gap: 4, label: dataset.xLabel, labelSize: 18, labelGap: 0, values: labels(dataset.xUnit), ...round("xLog", 58, "width"), ...(dataset.xUnit === "s" && { incrs: SECOND_STEPS }) },
+      { ...axis, space: phone ? 58 : 70, size: 28, gap: 4, label: dataset.xLabel, labelSize: 18, labelGap: 0, values: labels(dataset.xUnit), ...round("xLog", 58, "width"), ...(dataset.xUnit === "s" && { incrs: SECOND_STEPS }), ...(dataset.xWhole !== undefined && { incrs: WHOLE_STEPS }) },
       { ...axis, space: 34, size: 62, gap: 4, values: labels(dataset.yUnit), ...round("yLog", 22, "height"), ...(dataset.yWhole !== undefined && { incrs: WHOLE_STEPS }), ...chart.yAxis },
     ],
-    cursor: { y: false, drag: { x: true, y: false, dist: 6 }, points: { show: false } },
+    // Charts of one time window share the cursor and the zoom.
+    cursor: { y: false, drag: { x: true, y: false, dist: 6 }, points: { show: false }, ...(dataset.xFrom !== undefined && { sync: { key: "time", scales: ["x", null] } }) },
     series: [{}, ...(chart.lines ?? [{ values: [] }]).map((line) => ({
       stroke: line.colour,
       width: 2,
@@ -191,7 +209,7 @@ function build(figure) {
         chart.paint(u, ctx);
         ctx.restore();
       }],
-      setCursor: [(u) => u.cursor.event && u.cursor.left >= 0 && select(nearest(u.cursor.left, u.cursor.top))],
+      setCursor: [(u) => u.cursor.left >= 0 && select(nearest(u.cursor.left, u.cursor.top))],
       setScale: [(u) => u.status === 1 && selected !== null && select(selected)],
     },
   };
