@@ -37,6 +37,7 @@ mod collector;
 mod curl;
 mod dashboard;
 mod decisions;
+mod dynamo;
 mod engines;
 mod interleaved;
 mod llama;

@@ -1,6 +1,7 @@
 //! A pod of `deploy/kustomize/overlays/vllm`: what vLLM is started with, and what it waits for before it stops.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -88,6 +89,30 @@ fn the_scrape_of_an_endpoint_picker_passes_unchanged_and_is_no_inference() {
     let ended = |labels: &[(&str, &str)]| sum(&table, "streamgauge_stream_terminations_total", labels);
     assert_eq!((ended(&[]), ended(&[("inference_objective", "gold")])), (1.0, 1.0), "of the one stream");
     assert_eq!(sum(&table, "streamgauge_slo_requests_total", &[]), 1.0);
+}
+
+/// The picker of the Gateway API Inference Extension, by its own code (`tests/tools/endpoint_picker`).
+#[test]
+#[ignore = "needs vLLM and Go: tests/run --real"]
+fn an_endpoint_picker_reads_vllm_through_the_proxy_as_it_reads_it_directly() {
+    const SCRAPES: &str = "20";
+    let _turn = processes::shared_turn();
+    let vllm = tools::vllm();
+    let proxy = ProxyProcess::to(vllm.addr);
+    let read = |addr: SocketAddr| {
+        let output = tools::program("endpoint-picker").args([&addr.to_string(), SCRAPES]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let mut state: Value = serde_json::from_slice(&output.stdout).unwrap();
+        state.as_object_mut().unwrap().remove("UpdateTime");
+        state
+    };
+    let (direct, passed) = (read(vllm.addr), read(proxy.addr));
+    assert_eq!(passed, direct);
+    let number = |key: &str| passed[key].as_u64().unwrap_or_else(|| panic!("{key}: {passed}"));
+    assert!(number("CacheBlockSize") > 0 && number("CacheNumBlocks") > 0, "{passed}");
+    let table = proxy.settled(20);
+    assert_eq!(sum(&table, "streamgauge_http_responses_total", &[("traffic", "other")]), 20.0);
+    assert_eq!(sum(&table, "streamgauge_http_responses_total", &[]), 20.0);
 }
 
 #[test]

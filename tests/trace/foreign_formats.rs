@@ -109,14 +109,31 @@ fn rounds_of_tracelab_share_the_blocks_that_were_cached() {
 }
 
 #[test]
-fn turns_of_a_dag_hold_what_they_add_and_the_links_to_sub_agents_are_counted() {
+fn turns_of_a_dag_hold_what_they_add_and_sub_agents_have_their_parent() {
     let read = seed("dag_jsonl");
     assert_eq!(read.header.turns, TurnContent::Delta);
     let turns: Vec<_> = read.rows.iter().map(|row| (row.session.as_deref().unwrap(), row.turn, row.think)).collect();
     assert_eq!(turns, [("root", Some(0), None), ("root", Some(1), Some(250_000_000)), ("kid", Some(0), None)]);
     assert_eq!((read.rows[0].prompt.bytes, read.rows[0].params.max_tokens), (Some(4 + 4 + 7 + 9), Some(7)));
-    assert!(read.losses.contains(&("spawns".to_owned(), 1)), "{:?}", read.losses);
+    assert_eq!(read.rows.iter().map(|row| row.parent.as_deref()).collect::<Vec<_>>(), [None, None, Some("root")]);
     assert_eq!(read.rows[2].params.tools, Some(true));
+    let turn = |links: &str| format!(r#"{{"messages": [{{"role": "user", "content": "x"}}]{links}}}"#);
+    let line = |name: &str, links: &str| format!(r#"{{"session_id": "{name}", "turns": [{}]}}"#, turn(links));
+    let text = [
+        line("early", ""),
+        line(
+            "a",
+            r#", "spawns": [{"children": ["b", "c"], "join_at": 2}, "early"], "forks": ["d", {"child": "e", "background": true}]"#,
+        ),
+        line("b", r#", "spawns": ["f"]"#),
+        ["c", "d", "e", "f"].map(|name| line(name, "")).join("\n"),
+    ];
+    let read = read_as(format::by_name("dag_jsonl").unwrap(), &text.join("\n"), &ReadOptions::default()).unwrap();
+    let parents: Vec<_> = read.rows.iter().map(|row| row.parent.as_deref()).collect();
+    assert_eq!(parents, [None, None, Some("a"), Some("a"), Some("a"), Some("a"), Some("b")]);
+    let lost = |name: &str| read.losses.iter().find(|(of, _)| of == name).map(|(_, count)| *count);
+    assert_eq!(lost("forks, whose prompts lack what they inherit"), Some(2));
+    assert_eq!(lost("sub-agents that stand before the conversation that starts them, without a parent"), Some(1));
 }
 
 #[test]
@@ -214,6 +231,11 @@ fn hostile_rows_are_errors_with_their_file_and_line_and_no_text() {
             "dag_jsonl",
             r#"{"session_id": "s", "turns": [{"messages": "SECRET", "delay": -1}]}"#,
             "delay: expected a time from zero on, and within 290 years",
+        ),
+        (
+            "dag_jsonl",
+            r#"{"session_id": "s", "turns": [{"messages": "SECRET", "spawns": [1]}]}"#,
+            "turns.spawns: expected a list of names of conversations",
         ),
         (
             "sharegpt",
