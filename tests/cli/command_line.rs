@@ -196,7 +196,7 @@ log_level: info  # default
 # OTLP metrics: http/protobuf to http://collector:4318/v1/metrics with headers authorization every 1m
 # OTLP traces: off by OTEL_TRACES_EXPORTER
 # OTLP logs: http/protobuf to http://collector:4318/v1/logs with headers authorization every 1s
-# scrape: at most 214031 series and 99162727 bytes of text, if every model of max_models has every route, status and ending (names of 64 bytes)
+# scrape: at most 214031 series and 99162731 bytes of text, if every model of max_models has every route, status and ending (names of 64 bytes)
 ";
     let stderr =
         "warning: STREAMGAUGE_DRIAN is not a setting and is ignored; did you mean STREAMGAUGE_DRAIN?\n".to_owned();

@@ -62,7 +62,7 @@ fn rows(chapter: &str, heading: &str) -> Vec<String> {
 #[test]
 fn the_manual_lists_every_instrument_as_the_catalog_has_it() {
     let chapter = chapter();
-    assert!(chapter.contains(&format!("The five: {THE_FIVE}.")));
+    assert!(chapter.contains(&format!("\"the five\" are the labels {THE_FIVE}.")));
     let endings = TERMINATIONS.map(|ending| format!("`{ending}`")).join(", ");
     assert!(chapter.contains(&format!("by how it ended: {endings}.")), "{endings}");
     let of = |only: fn(&&Instrument) -> bool| TABLE.iter().filter(only).map(row).collect::<Vec<_>>();

@@ -263,7 +263,7 @@ catalog! {
         "streamgauge.stream.inter_token_latency", "s", &[MODEL, "method"],
         "Time between one token event of a stream and the next, shared out over the later event's tokens where known.";
     TokensPerChunk = tokens(CHUNK), "streamgauge.stream.tokens_per_chunk", "{token}", &[MODEL],
-        "Tokens of one token event, where the server tells.";
+        "Tokens of one token event, if the server reports them.";
     TimeToPhase = seconds(TTFT, |m| matches!(m, Metric::Ttft | Metric::Ttfo)),
         "streamgauge.stream.time_to_phase", "s", &[MODEL, "phase"],
         "Time from the first byte of the request to a phase of a successful stream.";
