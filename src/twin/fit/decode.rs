@@ -57,7 +57,7 @@ impl DecodeFit {
         // Under a queue most steps leave requests waiting, and those with a chunk of a prompt are outliers.
         let chosen = if pure.len() < MIN_PURE_STEPS { decodes().collect() } else { pure };
         let of_steps = Self::of_points(chosen.into_iter().filter_map(point_of).collect())?;
-        if of_steps.is_within(DECODE_TOLERANCE, steps) {
+        if of_steps.is_clear(steps) {
             return Some(of_steps);
         }
         let windows = decode_windows(seen, front_end);
@@ -87,13 +87,13 @@ impl DecodeFit {
         self.time(step.decoding.into(), step.context)
     }
 
-    /// True if most steps take the time that the fit states, within this share.
-    pub(super) fn is_within(&self, tolerance: f64, steps: &[EngineStep]) -> bool {
+    /// True if most steps take the time that the fit states.
+    pub(super) fn is_clear(&self, steps: &[EngineStep]) -> bool {
         let pure = steps.iter().filter(|step| step.is_pure_decode());
         let (mut close, mut all) = (0_usize, 0_usize);
         for (step, gap) in pure.filter_map(|step| Some((step, step.gap?))) {
             all += 1;
-            close += usize::from((gap / self.predict(step) - 1.0).abs() < tolerance);
+            close += usize::from((gap / self.predict(step) - 1.0).abs() < DECODE_TOLERANCE);
         }
         2 * close > all
     }
@@ -135,12 +135,11 @@ fn balanced(points: Vec<DecodePoint>) -> Vec<DecodePoint> {
     points.iter().for_each(|point| counts[octave(point).min(32)] += 1);
     let strides = counts.map(|count| count.div_ceil(MAX_OCTAVE_POINTS).max(1));
     let mut seen = [0_usize; 33];
-    let is_kept = |point: &DecodePoint| {
+    let mut is_kept = |point: &DecodePoint| {
         let at = octave(point).min(32);
         seen[at] += 1;
         (seen[at] - 1).is_multiple_of(strides[at])
     };
-    let mut is_kept = is_kept;
     points.into_iter().filter(|point| is_kept(point)).collect()
 }
 

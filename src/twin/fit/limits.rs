@@ -51,7 +51,7 @@ impl LimitsFit {
         let blocks = |step: &EngineStep| ((step.context - step.cached) / block + f64::from(step.decoding) / 2.0).ceil();
         let used = steps.iter().map(blocks).fold(1.0, f64::max);
         // Where steps vary by more, one with a chunk of a prompt looks like one without.
-        let is_blocked = blocked >= MIN_STEPS && decode.is_within(DECODE_TOLERANCE, steps);
+        let is_blocked = blocked >= MIN_STEPS && decode.is_clear(steps);
         let kv_blocks = match limit.is_none() && is_blocked {
             true => ParameterEstimate::range(Some(used), Some(used * 1.25), used * 1.05),
             false => ParameterEstimate::range(Some(used), None, (used * 4.0).max(16_384.0)),

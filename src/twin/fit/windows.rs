@@ -109,3 +109,45 @@ fn window_length(requests: &[ObservedRequest]) -> Option<u64> {
     let place = (sample.len() as f64 * SHORT_GAP_SHARE) as usize;
     Some(*sample.select_nth_unstable(place).1 * GAPS_PER_WINDOW)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace_file::row::TraceEntry;
+
+    const MILLI: u64 = 1_000_000;
+
+    /// A stream of so many tokens every 10 ms, the first after 10 ms, each `late` milliseconds after its step.
+    fn stream(at: u64, tokens: u64, late: u64) -> ObservedRequest {
+        let events: Vec<(u64, u32)> = (1..=tokens).map(|step| ((at + 10 * step + late) * MILLI, 1)).collect();
+        ObservedRequest {
+            at: at * MILLI,
+            prompt_tokens: 100,
+            cached: None,
+            output_tokens: tokens as u32,
+            ended: events.last().unwrap().0,
+            events,
+            entry: TraceEntry::default(),
+        }
+    }
+
+    #[test]
+    fn tokens_that_are_sent_apart_show_the_steps_of_their_batch() {
+        let requests: Vec<ObservedRequest> = (0..8).map(|late| stream(0, 100, late)).collect();
+        let windows = decode_windows(Observation { requests: &requests, until: u64::MAX }, 0.0);
+        let whole: Vec<&DecodePoint> = windows.iter().filter(|window| window.seqs > 7.9).collect();
+        assert!(whole.len() >= 17, "of a second in windows of 50 ms: {windows:?}");
+        for window in whole {
+            assert!((window.time / 1e7 - 1.0).abs() < 1e-6 && (window.seqs - 8.0).abs() < 1e-6, "{window:?}");
+            assert!((8.0 * 100.0..8.0 * 201.0).contains(&window.context), "{window:?}");
+        }
+    }
+
+    #[test]
+    fn windows_with_a_prompt_or_behind_the_end_are_left_out() {
+        let requests = [stream(0, 100, 0), stream(500, 50, 0)];
+        let count = |until| decode_windows(Observation { requests: &requests, until }, 0.0).len();
+        // Of 0 to 1,010 ms, the windows from 0 and from 500 have prompts, and in the last one both streams end.
+        assert_eq!((count(u64::MAX), count(250 * MILLI)), (18, 4));
+    }
+}

@@ -29,7 +29,7 @@ func main() {
 	check(err)
 	count, err := strconv.Atoi(times)
 	check(err)
-	state := metrics.NewMetricsState()
+	state := datalayer.NewMetrics()
 	for range count {
 		state, err = picker.FetchMetrics(context.Background(), pod, state)
 		check(err)
