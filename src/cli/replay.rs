@@ -30,8 +30,8 @@ const ABOUT: &str = "\
 Replay a trace at its recorded times and measure the responses
 
 The load is open-loop: the trace, not the server, decides when each session starts. A later turn waits for the reply \
-before it, unless --sessions timed. If the server stalls, latencies grow, as they would for users. Latencies are reported from the planned time and from the time of sending. Requests are never \
-retried.
+before it, unless --sessions timed. If the server stalls, latencies grow, as they would for users. Latencies are reported \
+from the planned time and from the time of sending. Requests are never retried.
 
 Prompts are words, generated from the trace's block ids and lengths: equal ids give equal text in every run, and prompts \
 share exactly the prefixes that they share in the trace. The text of responses is not stored.

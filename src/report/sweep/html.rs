@@ -9,7 +9,6 @@ use super::Sweep;
 use super::level_intervals::{METRICS, PERCENTILES};
 use super::level_runs::LevelRuns;
 use super::level_summary::{LevelSummary, workloads};
-use super::sweep_series::SweepSeries;
 use super::text::{lines, more_tables, table, warning_text};
 use crate::measure::slo::Slo;
 use crate::measure::slo::criteria::Criteria;
@@ -40,12 +39,8 @@ pub fn render(sweep: &Sweep) -> String {
     for doubt in &sweep.warnings {
         page.warning(&doubt.warning, &warning_text(doubt));
     }
-    let series = SweepSeries::all(&sweep.levels, &sweep.plan.flags);
     let against_load = METRICS.iter().zip(&sweep.chart_facts.limits);
-    page.charts(
-        "Latency against load",
-        against_load.map(|((metric, _), limits)| curve(sweep, &series, *metric, limits)),
-    );
+    page.charts("Latency against load", against_load.map(|((metric, _), limits)| curve(sweep, *metric, limits)));
     page.charts("Throughput against speed", [front(sweep)]);
     page.table("Levels", &table(sweep));
     for more in more_tables(sweep) {
@@ -58,7 +53,7 @@ fn is_sound(level: &LevelSummary) -> bool {
     level.growth.is_none() && level.not_valid.is_empty()
 }
 
-fn curve(sweep: &Sweep, series: &[SweepSeries], metric: ReportMetric, limits: &[f64]) -> Option<Chart> {
+fn curve(sweep: &Sweep, metric: ReportMetric, limits: &[f64]) -> Option<Chart> {
     let point = |(at, level): (usize, &LevelSummary)| {
         let percentile = |percent: f64| -> LevelPercentile {
             let confidence = level.intervals.iter().find(|(of, _)| *of == metric).map(|(_, confidence)| confidence);
@@ -71,11 +66,11 @@ fn curve(sweep: &Sweep, series: &[SweepSeries], metric: ReportMetric, limits: &[
             p50: percentile(PERCENTILES[0]),
             p99: percentile(PERCENTILES[1]),
             is_sound: is_sound(level),
-            series: series.iter().position(|series| series.places.contains(&at)).unwrap_or_default(),
+            series: sweep.series.iter().position(|series| series.places.contains(&at)).unwrap_or_default(),
         }
     };
     let levels: Vec<LevelPoint> = sweep.levels.iter().enumerate().map(point).collect();
-    let names: Vec<String> = series.iter().map(|series| series.label(&sweep.levels)).collect();
+    let names: Vec<String> = sweep.series.iter().map(|series| series.label(&sweep.levels)).collect();
     let label = metric.label(false).trim_end_matches(" from planned");
     load_latency::chart(&LoadLatency { label, levels: &levels, series: &names, limits })
 }

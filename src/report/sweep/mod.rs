@@ -144,6 +144,8 @@ pub struct Sweep {
     percentiles: Vec<f64>,
     #[serde(skip)]
     chart_facts: SweepChartFacts,
+    #[serde(skip)]
+    series: Vec<SweepSeries>,
 }
 
 /// A warning with the levels that it applies to.
@@ -224,6 +226,7 @@ impl Sweep {
             warnings,
             percentiles: wanted.percentiles.clone(),
             chart_facts,
+            series,
         })
     }
 

@@ -12,7 +12,7 @@ use crate::twin::parameter::{Parameter, ParameterEstimate};
 /// Steps without any prompt in sight that suffice.
 const MIN_PURE_STEPS: usize = 100;
 /// A step within this share of its decode cost has computed no prompt.
-pub(super) const DECODE_TOLERANCE: f64 = 0.03;
+const DECODE_TOLERANCE: f64 = 0.03;
 /// Points of the batches from one power of two to the next. A light load, which gives most points, must not outvote the
 /// large batches.
 const MAX_OCTAVE_POINTS: usize = 200;
@@ -87,13 +87,17 @@ impl DecodeFit {
         self.time(step.decoding.into(), step.context)
     }
 
+    /// True if the step takes the time of decoding alone.
+    pub(super) fn explains(&self, step: &EngineStep) -> bool {
+        step.gap.is_some_and(|gap| (gap / self.predict(step) - 1.0).abs() < DECODE_TOLERANCE)
+    }
+
     /// True if most steps take the time that the fit states.
     pub(super) fn is_clear(&self, steps: &[EngineStep]) -> bool {
-        let pure = steps.iter().filter(|step| step.is_pure_decode());
         let (mut close, mut all) = (0_usize, 0_usize);
-        for (step, gap) in pure.filter_map(|step| Some((step, step.gap?))) {
+        for step in steps.iter().filter(|step| step.is_pure_decode()) {
             all += 1;
-            close += usize::from((gap / self.predict(step) - 1.0).abs() < DECODE_TOLERANCE);
+            close += usize::from(self.explains(step));
         }
         2 * close > all
     }

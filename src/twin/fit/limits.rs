@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::decode::{DECODE_TOLERANCE, DecodeFit};
+use super::decode::DecodeFit;
 use super::observation::{Observation, ObservedRequest};
 use super::prefill::PrefillFit;
 use super::sequence_limit::sequence_limit;
@@ -40,7 +40,7 @@ impl LimitsFit {
         let blocked = steps
             .iter()
             .filter(|step| step.waiting > 0 && step.is_decode())
-            .filter(|step| step.gap.is_some_and(|gap| (gap / decode.predict(step) - 1.0).abs() < DECODE_TOLERANCE))
+            .filter(|step| decode.explains(step))
             .count();
         let max_num_seqs = match limit.map(f64::from) {
             Some(limit) => ParameterEstimate { value: Some(limit), low: Some(limit), high: Some(limit), assumed: None },

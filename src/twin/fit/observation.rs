@@ -7,6 +7,8 @@ use crate::twin::traffic::TwinRequest;
 
 /// Most requests that a fit reads; later ones are left out.
 pub const MAX_FIT_REQUESTS: usize = 200_000;
+/// Gaps from which a percentile is taken; of more, evenly spaced ones.
+const MAX_GAP_SAMPLE: usize = 100_000;
 /// Most token events that a fit reads.
 const MAX_FIT_EVENTS: usize = 20_000_000;
 
@@ -87,6 +89,11 @@ impl ObservedRequest {
         self.events.first().map(|(at, _)| *at)
     }
 
+    /// Times between token events, in nanoseconds.
+    pub(super) fn gaps(&self) -> impl Iterator<Item = u64> {
+        self.events.windows(2).map(|pair| pair[1].0 - pair[0].0)
+    }
+
     pub(super) fn is_usable(&self) -> bool {
         self.events.len() > 1
     }
@@ -100,6 +107,15 @@ impl ObservedRequest {
     pub(super) fn squares(&self) -> f64 {
         f64::from(self.prompt_tokens).powi(2) - f64::from(self.cached.unwrap_or(0)).powi(2)
     }
+}
+
+/// A short time between token events, in nanoseconds: the tenth percentile. `None` without gaps.
+pub(super) fn short_gap(requests: &[ObservedRequest]) -> Option<u64> {
+    let gaps = || requests.iter().flat_map(ObservedRequest::gaps);
+    let stride = gaps().count().div_ceil(MAX_GAP_SAMPLE).max(1);
+    let mut sample: Vec<u64> = gaps().step_by(stride).filter(|gap| *gap > 0).collect();
+    let place = sample.len() / 10;
+    (!sample.is_empty()).then(|| *sample.select_nth_unstable(place).1)
 }
 
 /// Sorts rows into the traffic of each engine.

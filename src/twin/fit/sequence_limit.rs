@@ -66,7 +66,7 @@ fn changes(seen: Observation<'_>, front_end: f64) -> Vec<Change> {
     let mut changes: Vec<Change> = Vec::new();
     for request in seen.requests {
         let (Some((first, _)), Some((last, _))) = (request.events.first(), request.events.last()) else { continue };
-        let arrival = (request.at + front_end as u64).min(*first);
+        let arrival = request.at.saturating_add(front_end as u64).min(*first);
         changes.push(Change { at: arrival, running: 0, waiting: 1, gap: 0 });
         changes.push(Change { at: *first, running: 1, waiting: -1, gap: typical_gap(request) });
         changes.push(Change { at: *last, running: -1, waiting: 0, gap: 0 });
@@ -77,7 +77,7 @@ fn changes(seen: Observation<'_>, front_end: f64) -> Vec<Change> {
 }
 
 fn typical_gap(request: &ObservedRequest) -> u64 {
-    median(request.events.windows(2).map(|pair| pair[1].0 - pair[0].0).collect()).unwrap_or(0)
+    median(request.gaps().collect()).unwrap_or(0)
 }
 
 fn median(mut values: Vec<u64>) -> Option<u64> {

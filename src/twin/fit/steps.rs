@@ -1,6 +1,6 @@
 //! Steps of the engine, from token events that came together.
 
-use super::observation::ObservedRequest;
+use super::observation::{ObservedRequest, short_gap};
 
 /// Most time between token events of one step, in nanoseconds, and as a share of a short step.
 const STEP_SPREAD: (f64, f64) = (1_000_000.0, 0.2);
@@ -170,9 +170,6 @@ fn contexts_of(request: &ObservedRequest) -> Vec<u32> {
 
 /// Time within which token events belong to one step.
 fn spread(requests: &[ObservedRequest]) -> f64 {
-    let gaps = requests.iter().flat_map(|seen| seen.events.windows(2).map(|pair| pair[1].0 - pair[0].0));
-    let mut gaps: Vec<u64> = gaps.step_by(7).take(100_000).filter(|gap| *gap > 0).collect();
-    gaps.sort_unstable();
-    let short = gaps.get(gaps.len() / 10).copied().unwrap_or(0) as f64;
+    let short = short_gap(requests).unwrap_or(0) as f64;
     STEP_SPREAD.0.min(short * STEP_SPREAD.1)
 }

@@ -7,13 +7,10 @@
 
 use std::collections::BTreeMap;
 
-use super::observation::{Observation, ObservedRequest};
+use super::observation::{Observation, short_gap};
 
-/// Windows are so many times as long as a short gap: the tenth percentile.
+/// Windows are so many times as long as a short gap.
 const GAPS_PER_WINDOW: u64 = 5;
-const SHORT_GAP_SHARE: f64 = 0.1;
-/// Gaps from which the tenth percentile is taken.
-const MAX_SAMPLE: usize = 100_000;
 /// A gap over more windows than this is a stall.
 const MAX_GAP_WINDOWS: u64 = 16;
 /// Share of the sequences that may end in a window: the batch is that of its mean.
@@ -41,12 +38,12 @@ struct StepWindow {
 /// The mean steps of all windows in which no request waited for its first token.
 pub(super) fn decode_windows(seen: Observation<'_>, front_end: f64) -> Vec<DecodePoint> {
     let Observation { requests, until } = seen;
-    let Some(length) = window_length(requests) else { return Vec::new() };
+    let Some(length) = short_gap(requests).map(|gap| gap.saturating_mul(GAPS_PER_WINDOW)) else { return Vec::new() };
     let mut windows: BTreeMap<u64, StepWindow> = BTreeMap::new();
     let mut prompts: Vec<(u64, u64)> = Vec::new();
     for request in requests {
         let Some((first, _)) = request.events.first() else { continue };
-        prompts.push(((request.at + front_end as u64).min(*first) / length, first / length));
+        prompts.push((request.at.saturating_add(front_end as u64).min(*first) / length, first / length));
         let mut context = f64::from(request.prompt_tokens);
         for pair in request.events.windows(2) {
             let [(from, tokens), (to, _)] = *pair else { continue };
@@ -70,7 +67,7 @@ pub(super) fn decode_windows(seen: Observation<'_>, front_end: f64) -> Vec<Decod
     let point = |(number, window): (u64, StepWindow)| {
         let seqs = window.running / length as f64;
         let is_steady = f64::from(window.ended) <= MAX_ENDED_SHARE * seqs;
-        let is_seen = (number + 1) * length <= until;
+        let is_seen = (number + 1).saturating_mul(length) <= until;
         (window.gaps > 0.0 && is_seen && is_steady && !has_prompt(number)).then(|| DecodePoint {
             seqs,
             context: window.context / length as f64,
@@ -90,7 +87,7 @@ fn add_gap(windows: &mut BTreeMap<u64, StepWindow>, length: u64, (from, to): (u6
         return;
     }
     for number in first..=last {
-        let part = (to.min((number + 1) * length) - from.max(number * length)) as f64;
+        let part = (to.min((number + 1).saturating_mul(length)) - from.max(number * length)) as f64;
         let window = windows.entry(number).or_default();
         window.running += part;
         window.gaps += part / (to - from) as f64;
@@ -98,20 +95,9 @@ fn add_gap(windows: &mut BTreeMap<u64, StepWindow>, length: u64, (from, to): (u6
     }
 }
 
-/// Length of the windows in nanoseconds; `None` without gaps.
-fn window_length(requests: &[ObservedRequest]) -> Option<u64> {
-    let gaps = || requests.iter().flat_map(|request| request.events.windows(2).map(|pair| pair[1].0 - pair[0].0));
-    let stride = gaps().count().div_ceil(MAX_SAMPLE).max(1);
-    let mut sample: Vec<u64> = gaps().step_by(stride).filter(|gap| *gap > 0).collect();
-    if sample.is_empty() {
-        return None;
-    }
-    let place = (sample.len() as f64 * SHORT_GAP_SHARE) as usize;
-    Some(*sample.select_nth_unstable(place).1 * GAPS_PER_WINDOW)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::observation::ObservedRequest;
     use super::*;
     use crate::trace_file::row::TraceEntry;
 
@@ -141,6 +127,16 @@ mod tests {
             assert!((window.time / 1e7 - 1.0).abs() < 1e-6 && (window.seqs - 8.0).abs() < 1e-6, "{window:?}");
             assert!((8.0 * 100.0..8.0 * 201.0).contains(&window.context), "{window:?}");
         }
+    }
+
+    #[test]
+    fn rows_at_the_end_of_time_are_windows_too() {
+        let mut last = stream(0, 100, 0);
+        last.at = u64::MAX - 1_000 * MILLI;
+        last.events.iter_mut().for_each(|(at, _)| *at += last.at);
+        let requests = [stream(0, 100, 0), last];
+        let windows = decode_windows(Observation { requests: &requests, until: u64::MAX }, f64::MAX);
+        assert!(windows.iter().all(|window| window.seqs <= 1.0 + 1e-9 && window.time <= 1e7 + 1.0), "{windows:?}");
     }
 
     #[test]

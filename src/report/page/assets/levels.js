@@ -44,7 +44,8 @@ kinds.levels = (figure) => {
   ];
   // One series has a color and a mark for each percentile; of several, each has its own.
   const groups = dataset.series ? JSON.parse(dataset.series) : [];
-  const look = (curve, row) => (groups.length ? { ink: `s${group[row] % 6}`, shape: SHAPES[group[row] % SHAPES.length] } : curve);
+  const own = (at) => ({ ink: `s${at % 6}`, shape: SHAPES[at % SHAPES.length] });
+  const look = (curve, row) => (groups.length ? own(group[row]) : curve);
   const top = (row) => p99[row] ?? p50[row];
   return {
     height: 320,
@@ -54,7 +55,7 @@ kinds.levels = (figure) => {
     place: (row) => [rate[row], top(row)],
     tell: (row) => `${levels[row]}${groups.length ? ` (${groups[group[row]]})` : ""}: ${format(rate[row])} requests/s, p50 ${format(p50[row], "ms")} (${format(low50[row], "ms")} to ${format(high50[row], "ms")}), p99 ${format(p99[row], "ms")} (${format(low99[row], "ms")} to ${format(high99[row], "ms")})${counts[row] ? "" : ", saturated or not valid"}`,
     legend: [
-      ...groups.map((name, at) => ({ name, colour: colour(`s${at % 6}`), shape: SHAPES[at % SHAPES.length] })),
+      ...groups.map((name, at) => ({ name, colour: colour(own(at).ink), shape: own(at).shape })),
       ...curves.map(({ title, dash, ink, shape }) => (groups.length ? { name: title, colour: colour("soft"), dash } : { name: title, colour: colour(ink), dash, shape })),
       ...legendOfLimits(limits),
       ...(counts.includes(0) ? [{ name: "hollow: saturated or not valid", colour: colour("soft"), shape: "circle", filled: false }] : []),
