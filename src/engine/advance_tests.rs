@@ -11,23 +11,28 @@ type Seen = (u64, u32, FinishedJob, Vec<u64>);
 struct Arrival {
     at: u64,
     job: EngineJob,
+    /// A sequence that is aborted then, if it has arrived.
+    aborts: Option<u64>,
 }
 
 fn arrival() -> impl Strategy<Value = Arrival> {
-    (0_u64..2_000_000, 1_u32..200, 1_u32..120, 0_u64..4).prop_map(|(at, prompt, output_tokens, family)| {
+    let aborts = prop::option::weighted(0.1, 0_u64..40);
+    let job = (0_u64..2_000_000, 1_u32..200, 1_u32..120, 0_u64..4);
+    (job, aborts).prop_map(|((at, prompt, output_tokens, family), aborts)| {
         let chain = (0..u64::from(prompt / 16)).map(|block| family << 32 | block).collect();
         let prompt = EnginePrompt { tokens: prompt, chain };
         Arrival {
             at,
             job: EngineJob { prompt, output_tokens, ending: EngineFinish::Length, stall: None, transferred: false },
+            aborts,
         }
     })
 }
 
 fn options() -> impl Strategy<Value = EngineOptions> {
-    let limits = (1_u32..12, 8_u32..256, 24_u32..200, 1_u32..4);
+    let limits = (1_u32..12, 8_u32..256, 400_u32..3_200, 1_u32..4, prop::sample::select(vec![1_u32, 2, 5, 16]));
     (limits, any::<bool>(), any::<bool>(), 0_u64..3).prop_map(|(limits, prefix_cache, first, front_end)| {
-        let (max_num_seqs, max_batched_tokens, kv_blocks, tokens_per_step) = limits;
+        let (max_num_seqs, max_batched_tokens, kv_tokens, tokens_per_step, block_tokens) = limits;
         EngineOptions {
             cost: CostModel {
                 prefill_per_second: 1_000_000,
@@ -43,7 +48,8 @@ fn options() -> impl Strategy<Value = EngineOptions> {
             max_num_seqs,
             max_batched_tokens,
             max_waiting: 1_000,
-            kv_blocks,
+            kv_blocks: kv_tokens / block_tokens,
+            block_tokens,
             prefix_cache,
             tokens_per_step,
             front_end: Gap::from_nanos(front_end * 7_777),
@@ -54,6 +60,9 @@ fn options() -> impl Strategy<Value = EngineOptions> {
 
 fn submit(engine: &mut Engine, arrival: &Arrival) {
     engine.submit(Stamp::from_nanos(arrival.at), vec![arrival.job.clone()]).expect("the queue has room");
+    if let Some(seq) = arrival.aborts {
+        engine.abort(seq..seq + 1, EngineFinish::Abort);
+    }
 }
 
 /// Each step at its time, as the server does.
@@ -107,7 +116,7 @@ fn sorted(mut arrivals: Vec<Arrival>) -> Vec<Arrival> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
     fn steps_in_bulk_give_the_times_of_single_steps(
@@ -116,7 +125,7 @@ proptest! {
         let arrivals = sorted(arrivals);
         let (single, mut single_stats) = in_steps(&options, &arrivals);
         let (bulk, mut bulk_stats) = in_bulk(&options, &arrivals, pieces);
-        prop_assert_eq!(single.len(), arrivals.len());
+        prop_assert!(single.len() + arrivals.iter().filter(|arrival| arrival.aborts.is_some()).count() >= arrivals.len());
         prop_assert_eq!(bulk, single);
         // A caller in bulk reads no gauges.
         (single_stats.running, single_stats.waiting, single_stats.kv_usage) = (0, 0, 0.0);
@@ -130,6 +139,7 @@ proptest! {
     ) {
         let mut engine = Engine::new(&options);
         engine.keep_token_times();
+        let aborts = arrivals.iter().filter(|arrival| arrival.aborts.is_some()).count();
         let mut arrivals = sorted(arrivals).into_iter().peekable();
         let mut finished = 0;
         loop {
@@ -146,6 +156,6 @@ proptest! {
             }
         }
         prop_assert_eq!(engine.in_flight(), 0);
-        prop_assert!(finished > 0);
+        prop_assert!(finished > 0 || aborts > 0);
     }
 }

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use super::blocks::BlockPool;
 use super::cost::{CostModel, StepWork};
+use super::decode_group::DecodeGroup;
 use super::finish::EngineFinish;
 use super::options::{EngineOptions, PrefillMode};
 use super::sequence::Sequence;
@@ -36,6 +37,8 @@ pub(super) struct BatchScheduler {
     pub(super) waiting: VecDeque<Sequence>,
     /// In order of admission.
     pub(super) running: Vec<Sequence>,
+    /// Those of `running` that decode in every step; used in virtual time only.
+    pub(super) group: DecodeGroup,
     /// Aborted since the last step.
     pub(super) gone: Vec<(Range<u64>, EngineFinish)>,
     /// End of the step in flight.
@@ -61,6 +64,7 @@ enum Placement {
 impl BatchScheduler {
     pub(super) fn new(options: &EngineOptions) -> Self {
         let size = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
+        let blocks = BlockPool::new(options.kv_blocks, options.block_tokens, options.prefix_cache);
         Self {
             cost: options.cost.clone(),
             prefill_mode: options.prefill_mode,
@@ -69,7 +73,8 @@ impl BatchScheduler {
             max_waiting: size(options.max_waiting),
             token_budget: options.max_batched_tokens,
             tokens_per_step: options.tokens_per_step,
-            blocks: BlockPool::new(options.kv_blocks, options.block_tokens, options.prefix_cache),
+            group: DecodeGroup::new(options.tokens_per_step, &blocks),
+            blocks,
             waiting: VecDeque::new(),
             running: Vec::new(),
             gone: Vec::new(),
@@ -102,7 +107,8 @@ impl BatchScheduler {
     }
 
     /// Passes each unfinished sequence to `lost`.
-    pub(super) fn abandon(self, lost: &mut impl FnMut(u64, u32, TokenTimes<'_>)) {
+    pub(super) fn abandon(mut self, lost: &mut impl FnMut(u64, u32, TokenTimes<'_>)) {
+        self.dissolve_group();
         let log = self.log.unwrap_or_default();
         for sequence in self.running.iter().chain(&self.waiting) {
             lost(sequence.seq, sequence.generated, TokenTimes::new(&sequence.steps, &log));
@@ -136,13 +142,18 @@ impl BatchScheduler {
             self.ends = None;
             self.free_at = ends;
         }
+        self.dissolve_group();
         self.sweep(stats);
-        self.land(stats, &mut |output, _| out.push(output));
+        self.land(false, stats, &mut |output, _| out.push(output));
         self.launch(now, stats)
     }
 
     /// Releases aborted sequences.
     pub(super) fn sweep(&mut self, stats: &mut EngineStats) {
+        if self.gone.is_empty() {
+            return;
+        }
+        self.dissolve_group();
         for (seqs, why) in std::mem::take(&mut self.gone) {
             let blocks = &mut self.blocks;
             let mut keep = |sequence: &mut Sequence| {
@@ -158,29 +169,54 @@ impl BatchScheduler {
         }
     }
 
-    /// Applies the step that has just ended.
-    pub(super) fn land(&mut self, stats: &mut EngineStats, out: &mut impl FnMut(EngineOutput, TokenTimes<'_>)) {
-        let (blocks, at) = (&mut self.blocks, self.free_at);
-        let mut unread = StepLog::default();
-        let log = self.log.as_mut().unwrap_or(&mut unread);
-        if self.running.iter().any(|sequence| sequence.emits > 0) {
+    /// Applies the step that has just ended. With `grouped`, sequences that will decode in every step become one group.
+    pub(super) fn land(
+        &mut self,
+        grouped: bool,
+        stats: &mut EngineStats,
+        out: &mut impl FnMut(EngineOutput, TokenTimes<'_>),
+    ) {
+        let at = self.free_at;
+        let of_group = self.group.land(at, stats);
+        let of_others = self.group.len() < self.running.len() && self.running.iter().any(|sequence| sequence.emits > 0);
+        if of_others && !of_group {
+            // Its members have all steps of the log from their first one on.
+            self.dissolve_group();
+        }
+        if (of_group || of_others)
+            && let Some(log) = &mut self.log
+        {
             log.push(at);
         }
-        let step = log.next().saturating_sub(1);
+        if self.group.len() == self.running.len() {
+            return;
+        }
+        let unread = StepLog::default();
+        let (blocks, group, log) = (&mut self.blocks, &mut self.group, self.log.as_ref());
         self.running.retain_mut(|sequence| {
+            if sequence.member.is_some() {
+                return true;
+            }
+            let step = log.map(|log| log.next().saturating_sub(1));
             let Some(output) = sequence.book_step(at, step, stats) else { return true };
             let stays = output.finished.is_none();
             if !stays {
                 blocks.release(std::mem::take(&mut sequence.held));
+            } else if grouped {
+                group.join(sequence, at, log.map(StepLog::next), blocks);
             }
-            out(output, TokenTimes::new(&sequence.steps, log));
+            out(output, TokenTimes::new(&sequence.steps, log.unwrap_or(&unread)));
             stays
         });
-        if log.len() >= self.log_limit {
-            let kept = self.running.iter().chain(&self.waiting).filter_map(|sequence| sequence.steps.first()).min();
-            log.forget_before(kept.unwrap_or(log.next()));
-            self.log_limit = (2 * log.len()).max(MIN_LOG_STEPS);
-        }
+        self.forget_old_steps();
+    }
+
+    /// Drops the steps of the log that no sequence needs, once there are many.
+    fn forget_old_steps(&mut self) {
+        let Some(log) = self.log.as_mut().filter(|log| log.len() >= self.log_limit) else { return };
+        let kept = self.running.iter().chain(&self.waiting).filter_map(|sequence| sequence.steps.first()).min();
+        log.forget_before(kept.unwrap_or(log.next()));
+        self.log_limit = (2 * log.len()).max(MIN_LOG_STEPS);
     }
 
     /// Start of the next step: now if any sequence can run, else at the next arrival or resumption.
@@ -248,11 +284,15 @@ impl BatchScheduler {
 
     /// Schedules the running sequences. Returns `true` if it had to preempt one: always one that is not in the step yet.
     fn schedule_running(&mut self, start: Stamp, step: &mut StepPlan, stats: &mut EngineStats) -> bool {
+        self.schedule_group(start, step);
+        if self.group.len() == self.running.len() {
+            return false;
+        }
         let mut preempted = false;
         let mut at = 0;
         while at < self.running.len() && step.budget > 0 {
             let sequence = &mut self.running[at];
-            if sequence.stalled(start) {
+            if sequence.member.is_some() || sequence.stalled(start) {
                 at += 1;
                 continue;
             }
@@ -312,13 +352,20 @@ impl BatchScheduler {
 }
 
 /// A step while it is filled.
-struct StepPlan {
+pub(super) struct StepPlan {
     /// Tokens that still fit.
-    budget: u32,
+    pub(super) budget: u32,
     work: StepWork,
 }
 
 impl StepPlan {
+    /// Adds sequences that decode `tokens`, which fit.
+    pub(super) fn add_decoding(&mut self, tokens: u64, work: &StepWork) {
+        self.budget = self.budget.saturating_sub(u32::try_from(tokens).unwrap_or(u32::MAX));
+        self.work.seqs += work.seqs;
+        self.work.kv_tokens += work.kv_tokens;
+    }
+
     /// Adds one sequence with as many tokens as the budget allows; with `whole_prompts`, the budget of an empty step,
     /// with all or none. A prompt over that budget has a step for itself. Changes nothing if there is no place.
     fn place(

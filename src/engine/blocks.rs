@@ -48,6 +48,14 @@ impl BlockLease {
     fn count(&self) -> u32 {
         u32::try_from(self.shared.len()).unwrap_or(u32::MAX).saturating_add(self.private)
     }
+
+    /// Adds private blocks.
+    fn extend(&mut self, blocks: u32, block_tokens: u32) {
+        if blocks > 0 {
+            self.private += blocks;
+            self.capacity = self.count().saturating_mul(block_tokens);
+        }
+    }
 }
 
 impl BlockPool {
@@ -89,8 +97,33 @@ impl BlockPool {
     }
 
     /// The most blocks that a sequence can lack for `tokens` more than it has computed.
-    pub(super) fn most_missing(&self, tokens: u32) -> u32 {
-        tokens.div_ceil(self.block_tokens).saturating_add(1)
+    pub(super) fn most_missing(&self, tokens: u64) -> u64 {
+        tokens.div_ceil(u64::from(self.block_tokens)).saturating_add(1)
+    }
+
+    pub(super) fn block_tokens(&self) -> usize {
+        usize::try_from(self.block_tokens).unwrap_or(usize::MAX)
+    }
+
+    /// Tokens that still fit into the last block after `tokens`; `None` if `held` has too few blocks for them, or more.
+    pub(super) fn spare_tokens(&self, held: &BlockLease, tokens: u32) -> Option<usize> {
+        let spare = held.capacity.checked_sub(tokens).filter(|spare| *spare < self.block_tokens)?;
+        usize::try_from(spare).ok()
+    }
+
+    /// Takes `count` blocks that belong to no sequence yet. Returns `false` and changes nothing if the pool is full.
+    pub(super) fn reserve(&mut self, count: u64) -> bool {
+        let Ok(count) = u32::try_from(count) else { return false };
+        if !self.make_room(count) {
+            return false;
+        }
+        self.private += count;
+        true
+    }
+
+    /// Gives `held` what it lacks for `tokens` of the blocks that were reserved.
+    pub(super) fn assign(&self, held: &mut BlockLease, tokens: u32) {
+        held.extend(self.missing(held, tokens), self.block_tokens);
     }
 
     fn unclaimed(&self) -> u32 {
@@ -127,22 +160,26 @@ impl BlockPool {
     /// pool is full.
     pub(super) fn grow(&mut self, held: &mut BlockLease, tokens: u32) -> bool {
         let missing = self.missing(held, tokens);
-        if missing == 0 {
-            return true;
-        }
-        if missing > self.free() {
+        if !self.make_room(missing) {
             return false;
         }
-        while self.unclaimed() < missing {
+        self.private += missing;
+        held.extend(missing, self.block_tokens);
+        true
+    }
+
+    /// Evicts unused blocks until `count` are unclaimed. Returns `false` and changes nothing if they are too few.
+    fn make_room(&mut self, count: u32) -> bool {
+        if count > self.free() {
+            return false;
+        }
+        while self.unclaimed() < count {
             let Some(released) = self.releases.pop_front() else { return false };
             if self.is_current(released) {
                 self.cached.remove(&released.1);
                 self.idle -= 1;
             }
         }
-        self.private += missing;
-        held.private += missing;
-        held.capacity = held.count().saturating_mul(self.block_tokens);
         true
     }
 

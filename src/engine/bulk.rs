@@ -1,27 +1,18 @@
-//! Virtual time: steps that only decode are applied in bulk.
+//! Virtual time: sequences that only decode are a [`DecodeGroup`](super::decode_group), and steps of nothing but that
+//! group are applied in bulk.
 
 use super::CompletedSequence;
-use super::batching::BatchScheduler;
+use super::batching::{BatchScheduler, StepPlan};
 use super::cost::StepWork;
-use super::sequence::Sequence;
 use super::stats::EngineStats;
-use super::token_times::StepLog;
 use crate::measure::time::Stamp;
 
 /// Steps that a prediction of the next finish looks ahead. A longer run is predicted in parts.
-const MAX_LOOKAHEAD_STEPS: u32 = 4_096;
-
-/// A batch that only decodes.
-struct SteadyBatch {
-    /// Steps until the first sequence finishes, at least 1. A step in flight counts.
-    steps: u32,
-    /// Work of the next step.
-    work: StepWork,
-}
+const MAX_LOOKAHEAD_STEPS: u64 = 4_096;
 
 impl BatchScheduler {
     /// Runs all steps due before `until`, and passes each finished sequence to `done`. Equal to calls of
-    /// [`step`](Self::step) at each due time, but steps that only decode are applied in bulk.
+    /// [`step`](Self::step) at each due time.
     pub(super) fn advance(
         &mut self,
         until: Stamp,
@@ -33,7 +24,7 @@ impl BatchScheduler {
                 self.free_at = ends;
             }
             self.sweep(stats);
-            self.land(stats, &mut |output, times| {
+            self.land(true, stats, &mut |output, times| {
                 if let Some(finished) = output.finished {
                     done(CompletedSequence {
                         seq: output.seq,
@@ -55,102 +46,90 @@ impl BatchScheduler {
     pub(super) fn next_finish(&self) -> Option<Stamp> {
         let due = self.due()?;
         let Some(ends) = self.ends else { return Some(due) };
-        let in_step = self.running.iter().all(|sequence| sequence.emits > 0);
-        let Some(SteadyBatch { steps, mut work }) = self.steady_batch(ends).filter(|steady| self.fits(steady.steps))
-        else {
-            return Some(ends);
-        };
-        if !in_step {
+        let steps = self.group.steps_left().min(MAX_LOOKAHEAD_STEPS);
+        let most_missing = self.group.len() as u64 * self.blocks.most_missing(steps * u64::from(self.tokens_per_step));
+        if !self.is_steady(ends) || most_missing > u64::from(self.blocks.free()) {
             return Some(ends);
         }
-        let (seqs, each) = (work.seqs, u64::from(self.tokens_per_step));
+        let mut work = self.group_work();
         let mut at = ends;
-        for _ in 1..steps.min(MAX_LOOKAHEAD_STEPS) {
-            work.kv_tokens += seqs * each;
+        for _ in 1..steps {
+            work.kv_tokens += self.group.tokens();
             at = at.after(self.step_time(&work));
         }
-        let arrival = self.waiting.front().filter(|_| self.running.len() < self.max_num_seqs);
-        Some(arrival.map_or(at, |sequence| at.min(sequence.arrived.max(ends))))
+        Some(self.next_arrival().map_or(at, |arrival| at.min(arrival.max(ends))))
     }
 
-    fn can_admit(&self, start: Stamp) -> bool {
-        self.running.len() < self.max_num_seqs && self.waiting.front().is_some_and(|next| next.arrived <= start)
+    /// True if nothing but the group is in the batch, and nothing else can be before the next arrival.
+    fn is_steady(&self, start: Stamp) -> bool {
+        self.group.len() > 0
+            && self.group.len() == self.running.len()
+            && self.gone.is_empty()
+            && self.group.tokens() <= u64::from(self.token_budget)
+            && self.next_arrival().is_none_or(|arrival| arrival > start)
     }
 
-    /// Applies steps that end before `until`, decode every running sequence, and finish none. Needs a landed step.
+    /// Arrival of the next sequence to admit, if a slot is free.
+    fn next_arrival(&self) -> Option<Stamp> {
+        self.waiting.front().filter(|_| self.running.len() < self.max_num_seqs).map(|next| next.arrived)
+    }
+
+    fn group_work(&self) -> StepWork {
+        StepWork { seqs: self.group.len() as u64, kv_tokens: self.group.kv_tokens(), ..StepWork::default() }
+    }
+
+    /// Applies steps of the group alone that end before `until` and finish no sequence. Needs a landed step.
     fn decode_in_bulk(&mut self, until: Stamp, stats: &mut EngineStats) {
-        let (start, each) = (self.free_at, self.tokens_per_step);
-        let Some(SteadyBatch { steps, mut work }) = self.steady_batch(start) else { return };
-        let mut most = steps - 1;
-        while most > 0 && !self.fits(most) {
-            most /= 2;
-        }
-        let arrival = self.waiting.front().filter(|_| self.running.len() < self.max_num_seqs).map(|next| next.arrived);
-        let (mut at, mut done, mut first_end) = (start, 0_u32, start);
-        while done < most && arrival.is_none_or(|arrival| arrival > at) {
-            let took = self.step_time(&work);
-            let end = at.after(took);
-            if end >= until {
+        while self.group.steps_left() > 1 && self.is_steady(self.free_at) {
+            let end = self.free_at.after(self.step_time(&self.group_work()));
+            if end >= until || !self.blocks.reserve(self.group.missing_blocks()) {
                 break;
             }
-            match done {
-                0 => first_end = end,
-                _ => stats.observe_gaps(took, work.seqs),
-            }
+            self.group.launch();
+            self.group.land(end, stats);
             if let Some(log) = &mut self.log {
                 log.push(end);
             }
-            (at, done) = (end, done + 1);
-            work.kv_tokens += work.seqs * u64::from(each);
+            self.free_at = end;
         }
-        if done == 0 {
+    }
+
+    /// Adds the group to the step, without those whom the step ends. The group is dissolved if its sequences have to
+    /// compete with others for blocks or tokens, because then their order decides.
+    pub(super) fn schedule_group(&mut self, start: Stamp, step: &mut StepPlan) {
+        if self.group.len() == 0 {
             return;
         }
-        self.free_at = at;
-        let next = self.log.as_ref().map_or(0, StepLog::next);
-        for sequence in &mut self.running {
-            sequence.observe_gap(first_end, stats);
-            let computed = sequence.computed_after(done, each);
-            // `fits` has made sure of the blocks.
-            let grown = self.blocks.grow(&mut sequence.held, computed);
-            debug_assert!(grown, "blocks for a bulk of steps");
-            sequence.decode(done, each, at);
-            sequence.steps.add(next - u64::from(done), u64::from(done));
-        }
-        stats.generation_tokens += work.seqs * u64::from(each) * u64::from(done);
-    }
-
-    /// The batch, if every step decodes all running sequences until the first of them finishes. No block may be missing,
-    /// which [`fits`](Self::fits) says.
-    fn steady_batch(&self, start: Stamp) -> Option<SteadyBatch> {
-        if !self.gone.is_empty() || self.can_admit(start) {
-            return None;
-        }
-        let (mut kv_tokens, mut next, mut left) = (0, 0, u32::MAX);
-        for sequence in &self.running {
-            if !sequence.is_steady(start) {
-                return None;
+        self.group.let_finish(self.running.iter_mut(), &self.blocks);
+        let (mut tokens, mut missing) = (self.group.tokens(), self.group.missing_blocks());
+        let mut is_decided_by_order = false;
+        if self.group.len() < self.running.len() {
+            let mut after_prompt = false;
+            for sequence in &self.running {
+                is_decided_by_order |= after_prompt && sequence.decoding;
+                if sequence.member.is_some() || sequence.stalled(start) {
+                    continue;
+                }
+                let remaining = sequence.remaining().min(self.token_budget);
+                missing += u64::from(self.blocks.missing(&sequence.held, sequence.computed.saturating_add(remaining)));
+                match sequence.decoding {
+                    true => tokens += u64::from(remaining),
+                    false => after_prompt = true,
+                }
             }
-            kv_tokens += u64::from(sequence.context());
-            next += u64::from(sequence.remaining());
-            left = left.min(sequence.tokens_left());
         }
-        let (budget, each, seqs) = (u64::from(self.token_budget), self.tokens_per_step, self.running.len() as u64);
-        if seqs == 0 || next > budget || seqs * u64::from(each) > budget {
-            return None;
+        if is_decided_by_order || tokens > u64::from(step.budget) || missing > u64::from(self.blocks.free()) {
+            self.dissolve_group();
+        } else if self.group.len() > 0 && self.blocks.reserve(self.group.missing_blocks()) {
+            step.add_decoding(self.group.tokens(), &self.group_work());
+            self.group.launch();
         }
-        let work = StepWork { seqs, kv_tokens, ..StepWork::default() };
-        Some(SteadyBatch { steps: left.div_ceil(each).max(1), work })
     }
 
-    /// True if the KV cache has the blocks for `steps` further steps of all sequences.
-    fn fits(&self, steps: u32) -> bool {
-        let (each, seqs) = (self.tokens_per_step, self.running.len() as u64);
-        if seqs * u64::from(self.blocks.most_missing(steps.saturating_mul(each))) <= u64::from(self.blocks.free()) {
-            return true;
+    /// Makes single sequences of all members.
+    pub(super) fn dissolve_group(&mut self) {
+        if self.group.len() > 0 {
+            self.running.iter_mut().for_each(|sequence| self.group.leave(sequence, &self.blocks));
         }
-        let missing =
-            |sequence: &Sequence| u64::from(self.blocks.missing(&sequence.held, sequence.computed_after(steps, each)));
-        self.running.iter().map(missing).sum::<u64>() <= u64::from(self.blocks.free())
     }
 }

@@ -12,6 +12,7 @@ mod blocks;
 mod bulk;
 mod cadence;
 mod cost;
+mod decode_group;
 mod finish;
 mod options;
 mod sequence;

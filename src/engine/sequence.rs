@@ -1,6 +1,7 @@
 //! One sequence of the batch scheduler: its progress, and what a step adds to it.
 
 use super::blocks::BlockLease;
+use super::decode_group::GroupMember;
 use super::stats::{E2E_BOUNDS, EngineStats, TTFT_BOUNDS};
 use super::token_times::TokenSteps;
 use super::{EngineJob, EngineOutput, FinishedJob};
@@ -30,6 +31,8 @@ pub(super) struct Sequence {
     pub(super) decoding: bool,
     /// Steps that gave tokens.
     pub(super) steps: TokenSteps,
+    /// Set while it is counted in the group; then all that a step changes is as it was when it joined.
+    pub(super) member: Option<GroupMember>,
 }
 
 impl Sequence {
@@ -51,6 +54,7 @@ impl Sequence {
             generated: transferred.into(),
             decoding: transferred,
             steps: TokenSteps::default(),
+            member: None,
         };
         new.stall_from(arrived);
         new
@@ -80,8 +84,9 @@ impl Sequence {
         most.min(left).min(until_stall)
     }
 
-    /// Applies the step that ends at `at`. `None` if this sequence had no output.
-    pub(super) fn book_step(&mut self, at: Stamp, step: u64, stats: &mut EngineStats) -> Option<EngineOutput> {
+    /// Applies the step that ends at `at`, with its number in the log if there is one. `None` if this sequence had no
+    /// output.
+    pub(super) fn book_step(&mut self, at: Stamp, step: Option<u64>, stats: &mut EngineStats) -> Option<EngineOutput> {
         self.computed += std::mem::take(&mut self.scheduled);
         let emits = std::mem::take(&mut self.emits);
         if emits == 0 {
@@ -96,9 +101,11 @@ impl Sequence {
             stats.ttft.observe(&TTFT_BOUNDS, at.since(self.arrived));
             stats.prefill.observe(&E2E_BOUNDS, at.since(self.admitted.unwrap_or(self.arrived)));
         } else {
-            self.observe_gap(at, stats);
+            stats.observe_gaps(at.since(self.last), 1);
         }
-        self.steps.add(step, 1);
+        if let Some(step) = step {
+            self.steps.add(step, 1);
+        }
         self.last = at;
         self.stall_from(at);
         let done = self.generated >= self.job.output_tokens;
@@ -137,22 +144,5 @@ impl Sequence {
     /// Output tokens that are not generated yet.
     pub(super) fn tokens_left(&self) -> u32 {
         self.job.output_tokens.saturating_sub(self.generated)
-    }
-
-    /// Tokens with computed keys and values after `steps` further decode steps: all but those of the last step.
-    pub(super) fn computed_after(&self, steps: u32, tokens_per_step: u32) -> u32 {
-        self.context().saturating_add(steps.saturating_sub(1).saturating_mul(tokens_per_step))
-    }
-
-    /// Applies `steps` decode steps, the last of which ends at `at`.
-    pub(super) fn decode(&mut self, steps: u32, tokens_per_step: u32, at: Stamp) {
-        self.computed = self.computed_after(steps, tokens_per_step);
-        self.generated += steps * tokens_per_step;
-        self.last = at;
-    }
-
-    /// Counts the gap before the tokens at `at`.
-    pub(super) fn observe_gap(&self, at: Stamp, stats: &mut EngineStats) {
-        stats.observe_gaps(at.since(self.last), 1);
     }
 }

@@ -37,8 +37,11 @@ impl StepLog {
         self.first += old as u64;
     }
 
-    fn at(&self, step: u64) -> Option<Stamp> {
-        self.ends.get(usize::try_from(step.checked_sub(self.first)?).ok()?).copied()
+    /// Ends of adjacent steps, of those that are known.
+    fn ends(&self, steps: &Range<u64>) -> impl ExactSizeIterator<Item = Stamp> + '_ {
+        let place = |step: u64| usize::try_from(step.saturating_sub(self.first)).unwrap_or(usize::MAX);
+        let end = place(steps.end).min(self.ends.len());
+        self.ends.range(place(steps.start).min(end)..end).copied()
     }
 }
 
@@ -83,8 +86,17 @@ impl<'a> TokenTimes<'a> {
 
     /// One time per step that gave tokens.
     pub fn iter(&self) -> impl Iterator<Item = Stamp> + 'a {
-        let (steps, log) = (self.steps, self.log);
-        steps.before.iter().chain([&steps.last]).cloned().flatten().filter_map(|step| log.at(step))
+        let log = self.log;
+        self.runs().flat_map(|steps| log.ends(steps))
+    }
+
+    /// Number of times.
+    pub fn count(&self) -> usize {
+        self.runs().map(|steps| self.log.ends(steps).len()).sum()
+    }
+
+    fn runs(&self) -> impl Iterator<Item = &'a Range<u64>> + 'a {
+        self.steps.before.iter().chain([&self.steps.last])
     }
 }
 
@@ -102,7 +114,8 @@ mod tests {
         steps.add(4, 2);
         steps.add(8, 1);
         log.forget_before(3);
-        let times: Vec<_> = TokenTimes::new(&steps, &log).iter().map(Stamp::as_nanos).collect();
-        assert_eq!((times, steps.first(), log.len()), (vec![30, 40, 50, 80], Some(3), 7));
+        let times = TokenTimes::new(&steps, &log);
+        let nanos: Vec<_> = times.iter().map(Stamp::as_nanos).collect();
+        assert_eq!((nanos, times.count(), steps.first(), log.len()), (vec![30, 40, 50, 80], 4, Some(3), 7));
     }
 }

@@ -164,20 +164,21 @@ fn respond(
     times: &TokenTimes<'_>,
     (outcome, cached): (TwinOutcome, u32),
 ) -> TwinResponse {
-    let mut times = times.iter();
+    let (count, mut times) = (times.count(), times.iter());
     let (first, cached) = match phase {
         RequestPhase::Decode(prefill) => (Some(prefill.first), prefill.cached),
         _ => (times.next(), cached),
     };
     let mut events = Vec::new();
     if let Some(first) = first {
-        events.reserve_exact(times.size_hint().0);
+        events.reserve_exact(count);
         let (mut before, mut left) = (first, generated.saturating_sub(1));
-        events.extend(times.map(|at| {
+        // A loop inside of the iterator, which is faster than one around it.
+        times.for_each(|at| {
             let tokens = tokens_per_step.min(left);
             left -= tokens;
-            TokenEvent::new(at.since(std::mem::replace(&mut before, at)), Some(tokens))
-        }));
+            events.push(TokenEvent::new(at.since(std::mem::replace(&mut before, at)), Some(tokens)));
+        });
     }
     let ended = request.at;
     TwinResponse { request, replica: None, outcome, first, events, ended, generated, cached, in_flight: 0 }
