@@ -157,6 +157,11 @@ impl TraceReader {
         self.last.as_ref().map_or(b"", |segment| &segment.reader.line)
     }
 
+    /// The segment of the last row returned.
+    pub fn last_segment(&self) -> Option<&Path> {
+        self.last.as_ref().map(|segment| &*segment.reader.lines.path)
+    }
+
     /// Damage found so far.
     pub fn damage(&self) -> &[TraceDamage] {
         &self.damage

@@ -40,21 +40,32 @@ pub(super) fn start_of(segment: &Path) -> Option<u64> {
     of_moment(segment.file_name()?.to_str()?.split_once('-')?.0)
 }
 
+/// Name of the instance whose folder in a bucket has this segment.
+pub fn instance_of(segment: &Path) -> Option<&str> {
+    segment.parent()?.file_name()?.to_str()?.strip_prefix(INSTANCE_PREFIX)
+}
+
+/// The segments below a prefix of a bucket, in reading order, if each is in the folder of an instance; else none.
+///
+/// # Errors
+/// If the storage does not answer, or nothing is there.
+pub fn segments_of_instances(path: &Path) -> Result<Vec<PathBuf>, ReadError> {
+    if StorageUrl::of_path(path).is_none() {
+        return Ok(Vec::new());
+    }
+    let found = segments(path)?;
+    Ok(if found.iter().all(|segment| instance_of(segment).is_some()) { found } else { Vec::new() })
+}
+
 /// The segments of each instance below a prefix of a bucket, by the instance's name, if they are of several.
 ///
 /// # Errors
 /// If the storage does not answer, or nothing is there.
 pub fn instances(path: &Path) -> Result<BTreeMap<String, Vec<PathBuf>>, ReadError> {
     let mut found = BTreeMap::<String, Vec<PathBuf>>::new();
-    if StorageUrl::of_path(path).is_none() {
-        return Ok(found);
-    }
-    for segment in segments(path)? {
-        let folder = segment.parent().and_then(Path::file_name).and_then(|name| name.to_str());
-        let Some(instance) = folder.and_then(|name| name.strip_prefix(INSTANCE_PREFIX)) else {
-            return Ok(BTreeMap::new());
-        };
-        found.entry(instance.to_owned()).or_default().push(segment);
+    for segment in segments_of_instances(path)? {
+        let instance = instance_of(&segment).unwrap_or_default().to_owned();
+        found.entry(instance).or_default().push(segment);
     }
     Ok(if found.len() > 1 { found } else { BTreeMap::new() })
 }

@@ -234,7 +234,7 @@ fn what_the_spool_cannot_hold_any_longer_is_lost_counted_and_logged() {
     until("an attempt has failed", || metric("streamgauge_capture_uploads_total{outcome=\"failed\"}") > 0);
     // Two requests for each segment that is gone.
     until("every loss is counted", || metric(dropped) == 2 * (count - segments(spool.path()).len()) as u64);
-    assert!(proxy.log().contains("a segment is lost before its upload"), "{}", proxy.log());
+    until("the loss is logged", || proxy.log().contains("a segment is lost before its upload"));
     let pages = [proxy.page("/config"), proxy.page("/metrics"), proxy.log()].concat();
     assert!(pages.contains("s3://bucket/prefix") && !pages.contains(CANARY), "{pages}");
 }
@@ -267,4 +267,63 @@ fn credentials_reach_no_log_no_page_and_no_error() {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let finding = said.lines().find(|line| line.contains(" bucket ")).unwrap_or_else(|| panic!("{said}"));
     assert!(finding.contains(&format!("cannot connect to {free}")) && !said.contains(CANARY), "{said}");
+}
+
+/// The recorded captures of two pods, as a bucket has them.
+fn lake_of_two_pods() -> TempDir {
+    let lake = TempDir::new().unwrap();
+    for pod in ["pod-a", "pod-b"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/captures").join(pod);
+        let target = lake.path().join("c/dt=2026-11-24/hour=14").join(format!("instance={pod}"));
+        fs::create_dir_all(&target).unwrap();
+        let name = "20261124T143620Z-00000000-0123456789abcdef.jsonl.zst";
+        fs::copy(folder.join(&segments(&folder)[0]), target.join(name)).unwrap();
+    }
+    lake
+}
+
+#[test]
+fn every_verb_reads_all_instances_of_a_prefix_and_of_a_pattern() {
+    let (lake, out) = (lake_of_two_pods(), TempDir::new().unwrap());
+    let upstream = server(answer(2));
+    let (target, twin) = (format!("http://{}", upstream.addr), out.path().join("twin.json").display().to_string());
+    for (number, trace) in [url(&lake, "c"), url(&lake, "c/dt=2026-11-2*/")].iter().enumerate() {
+        let said = |words: &[&str]| {
+            let words: Vec<&str> = words.iter().map(|word| if *word == "TRACE" { &**trace } else { word }).collect();
+            let output = streamgauge(&words, &[]);
+            assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap()
+        };
+        // A header and 160 rows.
+        for words in [
+            &["trace", "convert", "TRACE"][..],
+            &["trace", "cut", "TRACE", "--from", "0s"],
+            &["trace", "scale", "TRACE", "--rate", "1x"],
+            &["trace", "shift", "TRACE", "--by", "1h"],
+            &["trace", "spread", "TRACE", "--grid", "1s"],
+            &["trace", "anonymize", "TRACE"],
+            &["trace", "merge", "TRACE"],
+        ] {
+            assert_eq!(said(words).lines().count(), 161, "{words:?} {trace}");
+        }
+        let run = out.path().join(format!("run-{number}")).display().to_string();
+        let fast = ["--as-fast-as-possible", "--concurrency", "8", "--prompt-overhead", "0", "--no-audit"];
+        let replay = ["replay", "TRACE", "--target", &*target, "--out", &*run, "--json"];
+        for (words, figure) in [
+            (&["trace", "info", "TRACE", "--json"][..], "\"requests\": 160,"),
+            (&["trace", "diff", "TRACE", "TRACE"], "requests 160 160"),
+            (&["trace", "reuse", "TRACE", "--json"], "\"all\": { \"requests\": 160,"),
+            (&["trace", "reuse", "TRACE"], "pods 2 "),
+            (&["report", "TRACE", "--json"], "\"requests\": 160,"),
+            // The share of prompt tokens that both captures together have from the cache.
+            (&["compare", "TRACE", "TRACE", "--json"], "\"before\": 0.4500430133956003,"),
+            (&["twin", "fit", "TRACE", "-o", &twin], "127.0.0.1:18001: 96 requests"),
+            (&["twin", "run", &twin, "--traffic", "TRACE", "--json"], "\"requests\": 160,"),
+            (&["plan", "--twin", &twin, "--traffic", "TRACE", "--slo", "chat: ttft<=10s"], ": 160 requests in "),
+            (&[&replay[..], &fast].concat(), "\"sent\": 160,"),
+        ] {
+            let said = said(words).split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(said.contains(figure), "{words:?} {trace}: no {figure} in {said}");
+        }
+    }
 }

@@ -21,7 +21,7 @@ fn streamgauge(folder: &Path, args: &[&str]) -> Told {
     Told { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
-fn ok(folder: &Path, args: &[&str]) -> String {
+pub(crate) fn ok(folder: &Path, args: &[&str]) -> String {
     let told = streamgauge(folder, args);
     assert_eq!(told.code, Some(0), "{args:?}: {}", told.stderr);
     told.stdout

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "clippy recognizes tests by their attribute; their helpers have none")]
 
 mod command;
+mod lost_hits;
 mod plan;
 mod queueing;
 mod recovery;

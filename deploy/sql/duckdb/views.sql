@@ -1,9 +1,11 @@
--- The rows of all captures, and their latencies as sketches. Replace the path: one folder per instance.
--- For S3: INSTALL httpfs; LOAD httpfs; and 's3://bucket/prefix/*/*.parquet'.
+-- The rows of all captures, and their latencies as sketches. Replace the path: a prefix of a bucket that proxies write to
+-- (dt=…/hour=…/instance=…/), or a folder with one folder per instance. `hour` is that of arrival: the folders of a bucket
+-- have the hour in which rows ended, and are not read as columns.
+-- For S3: INSTALL httpfs; LOAD httpfs; and 's3://bucket/prefix/dt=2026-11-2*/**/*.parquet', here of some days.
 CREATE OR REPLACE VIEW requests AS
 SELECT * REPLACE (coalesce(model, '') AS model, coalesce(class, '{}') AS class), date_trunc('hour', time) AS hour,
-  regexp_extract(filename, '([^/]+)/[^/]+$', 1) AS instance
-FROM read_parquet('capture/*/*.parquet', union_by_name => true, filename => true);
+  regexp_extract(filename, '(?:instance=)?([^/]+)/[^/]+$', 1) AS instance
+FROM read_parquet('capture/**/*.parquet', union_by_name => true, filename => true, hive_partitioning => false);
 
 -- Buckets (b^i, b^(i+1)] ns with b = 2^(1/32): `gap_sketch` has them for the gaps, and TTFT is put into the same ones.
 CREATE OR REPLACE VIEW latency_buckets AS

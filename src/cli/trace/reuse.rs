@@ -11,17 +11,21 @@ use super::notes;
 use crate::cli::terminal::{self, render_table, right_aligned_table};
 use crate::report::ascii_plot::format_percent;
 use crate::trace::Trace;
+use crate::trace::format::{FORMATS, native};
 use crate::trace::info::{self, MAX_CACHE_BLOCKS};
 use crate::trace::merge::{self, ClockAlignment};
 use crate::trace::reuse::{self, GROUP_KEYS, ReuseReport, ReuseSums};
+use crate::trace_file::row::TraceEntry;
+use crate::trace_file::segment_list::segments_of_instances;
 
 /// Find where prefix-cache hits are lost: by routing, to the caches' capacity, or otherwise
 ///
 /// The reuse that the workload offers is compared with what survives routing, what fits into the pods' caches, and what the
-/// engines report as cached. Give the captures of all pods. A pod is a server; with several captures, a server of one capture.
+/// engines report as cached. Give the captures of all pods. A pod is a server: of an instance in a bucket, by the instance's
+/// name in all prefixes; of a capture, if several are given.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Captures to read: files or folders
+    /// Captures to read: files, folders, or URLs of object storage
     #[arg(required = true, value_name = "CAPTURE", value_hint = ValueHint::AnyPath)]
     captures: Vec<PathBuf>,
 
@@ -53,11 +57,17 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     flags::check_stdin_once(&args.captures)?;
     let mut traces = Vec::new();
     for path in &args.captures {
-        let input = flags::open(path, args.input_format, &args.reading)?;
         let name = path.display().to_string();
-        let trace = flags::with_whole_turns(input.trace);
-        let trace = if args.captures.len() > 1 { with_pod_names(trace, name.clone()) } else { trace };
-        traces.push((name, trace));
+        let segments = segments_of_instances(path)?;
+        let trace = if !segments.is_empty() {
+            let trace = native::read_instances(path, segments, name_pod)?;
+            terminal::eprint_line(&notes::format_note(path, FORMATS[0], Some(FORMATS[0].detected_by), &trace.header));
+            trace
+        } else {
+            let trace = flags::open(path, args.input_format, &args.reading)?.trace;
+            if args.captures.len() > 1 { with_pod_names(trace, name.clone()) } else { trace }
+        };
+        traces.push((name, flags::with_whole_turns(trace)));
     }
     let name = traces.first().map(|(name, _)| name.clone()).unwrap_or_default();
     let trace = merge::merge(traces, ClockAlignment::Clock)?;
@@ -80,14 +90,18 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     terminal::print(&render(&report, &args.by))
 }
 
-/// Names each server after its capture: every sidecar calls its own server 127.0.0.1.
+/// Names the server after its capture or instance: every sidecar calls its own server 127.0.0.1.
+fn name_pod(owner: &str, entry: &mut TraceEntry) {
+    entry.upstream = Some(match entry.upstream.take() {
+        Some(upstream) => format!("{owner} {upstream}"),
+        None => owner.to_owned(),
+    });
+}
+
 fn with_pod_names(trace: Trace, capture: String) -> Trace {
     let named = trace.entries.map(move |entry| {
         let mut entry = entry?;
-        entry.upstream = Some(match entry.upstream {
-            Some(upstream) => format!("{capture} {upstream}"),
-            None => capture.clone(),
-        });
+        name_pod(&capture, &mut entry);
         Ok(entry)
     });
     Trace { entries: Box::new(named), ..trace }
@@ -98,7 +112,7 @@ fn render(report: &ReuseReport, by: &[String]) -> String {
         Some(blocks) => format!(", with a cache of {blocks} blocks of {} tokens each", report.block_tokens),
         None => String::new(),
     };
-    let moves = report.sessions;
+    let moves = report.all.sessions;
     let mut text = format!(
         "pods      {}{caches}\nsessions  {} with several requests; {} changed their pod, at {} of {} later requests\n\n",
         report.pods, moves.repeated, moves.moved, moves.moved_requests, moves.later_requests
@@ -122,10 +136,15 @@ fn render(report: &ReuseReport, by: &[String]) -> String {
     }
     text += &render_table(&table);
     text += "\nsticky: hits that other routing would add to caches of this size\n";
-    if !report.blocks_are_tokens {
-        let block = report.block_tokens;
-        text +=
-            &format!("Blocks are bytes, so each figure may miss up to one block (about {block} tokens) per request.\n");
+    if let Some(bound) = report.all.error_bound_tokens {
+        let reason = match report.blocks_are_tokens {
+            true => "The engines' blocks are not those of the capture",
+            false => "Blocks are bytes",
+        };
+        let (block, bound) = (report.block_tokens, share(bound as f64, &report.all));
+        text += &format!(
+            "{reason}, so each figure may be off by up to one block (about {block} tokens) per request: ±{bound} in all.\n"
+        );
     }
     if report.sampled_one_of > 1 {
         text += &format!("Endless caches were estimated from 1 in {} block ids.\n", report.sampled_one_of);
@@ -133,11 +152,16 @@ fn render(report: &ReuseReport, by: &[String]) -> String {
     text
 }
 
-fn row(name: &str, sums: &ReuseSums) -> Vec<String> {
-    let share = |tokens: f64| match sums.prompt_tokens {
+/// Tokens as a share of the prompts of these requests.
+fn share(tokens: f64, sums: &ReuseSums) -> String {
+    match sums.prompt_tokens {
         0 => "-".to_owned(),
         all => format_percent(tokens / all as f64),
-    };
+    }
+}
+
+fn row(name: &str, sums: &ReuseSums) -> Vec<String> {
+    let share = |tokens: f64| share(tokens, sums);
     let known = |tokens: Option<u64>| tokens.map_or("-".to_owned(), |tokens| share(tokens as f64));
     let signed = |tokens: Option<i64>| tokens.map_or("-".to_owned(), |tokens| share(tokens as f64));
     vec![

@@ -10,6 +10,7 @@ use super::super::{Error, Trace, TraceProblem};
 use super::{ConversionLosses, FormatWriter, InputSource, ReadOptions, TraceFormat, TraceOutput, WriteError, has_keys};
 use crate::trace_file::reader::{ReadError, TraceReader};
 use crate::trace_file::row::{TraceEntry, TraceHeader};
+use crate::trace_file::segment_list::instance_of;
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "streamgauge",
@@ -55,11 +56,31 @@ pub fn read_segments(path: &Path, segments: Vec<PathBuf>) -> Result<Trace, Error
     read_rows(path, TraceReader::of_segments(path, segments), &ReadOptions::default())
 }
 
+/// Reads the segments of several instances in one order of time, with the memory of one trace. `adapt` gets each row with
+/// the name of its instance; `path` appears only in messages.
+pub fn read_instances(path: &Path, segments: Vec<PathBuf>, adapt: fn(&str, &mut TraceEntry)) -> Result<Trace, Error> {
+    let reader = TraceReader::of_segments(path, segments);
+    read_adapted_rows(path, reader, &ReadOptions::default(), move |reader, entry| {
+        if let Some(instance) = reader.last_segment().and_then(instance_of) {
+            adapt(instance, entry);
+        }
+    })
+}
+
 /// Reads the rows of our own trace; `path` appears only in messages.
 pub(super) fn read_rows(
     path: &Path,
     reader: Result<TraceReader, ReadError>,
     options: &ReadOptions,
+) -> Result<Trace, Error> {
+    read_adapted_rows(path, reader, options, |_, _| {})
+}
+
+fn read_adapted_rows(
+    path: &Path,
+    reader: Result<TraceReader, ReadError>,
+    options: &ReadOptions,
+    adapt: impl Fn(&TraceReader, &mut TraceEntry) + Send + 'static,
 ) -> Result<Trace, Error> {
     let losses = ConversionLosses::default();
     let file = path.display().to_string();
@@ -71,7 +92,7 @@ pub(super) fn read_rows(
     let (lost, mut failing) = (losses.clone(), false);
     let (mut damaged, mut looked_at) = (0, 0);
     let entries = std::iter::from_fn(move || {
-        let row = if failing { None } else { reader.next() };
+        let mut row = if failing { None } else { reader.next() };
         for damage in &reader.damage()[damaged..] {
             lost.count(&damage.what);
         }
@@ -82,6 +103,9 @@ pub(super) fn read_rows(
             count_unknown(&line, serde_json::to_value(row).ok().as_ref(), "", &lost);
         }
         failing = row.as_ref().is_some_and(Result::is_err);
+        if let Some(Ok(row)) = &mut row {
+            adapt(&reader, row);
+        }
         row.map(|row| row.map_err(|error| to_trace_error(error, &file)))
     });
     Ok(Trace { header, entries: Box::new(entries), losses })

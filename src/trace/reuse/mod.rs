@@ -10,7 +10,8 @@
 //! | the engines' own, as responses report it | *cached*; the difference is *lost otherwise*: hash mismatch, eviction order, salt |
 //!
 //! Prompts of different models share no blocks. Every figure is in tokens. It is exact where a block is one of the
-//! engine's. A block of bytes, or a larger one, hides at most one block per request.
+//! engine's. A block of bytes, or of another size, is off by at most one block per request. That the sizes differ is seen
+//! from reported hits that are no whole blocks.
 
 mod pods;
 mod routing;
@@ -22,7 +23,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 pub use pods::{MAX_FLEET_BLOCKS, MAX_PODS};
-pub use sums::ReuseSums;
+pub use sums::{ReuseSums, SessionMoves};
 
 use self::pods::PodCaches;
 use self::routing::StickyRouting;
@@ -57,32 +58,17 @@ pub struct ReuseReport {
     pub blocks_are_tokens: bool,
     /// One of this many ids was sampled; 1 means exact.
     pub sampled_one_of: u64,
-    /// Sessions, and those that changed their pod.
-    pub sessions: SessionMoves,
     /// All requests.
     pub all: ReuseSums,
     /// Requests by model, class, hour and pod; a key is absent if no row has it.
     pub by: BTreeMap<&'static str, BTreeMap<String, ReuseSums>>,
 }
 
-/// How sessions move between pods.
-#[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
-pub struct SessionMoves {
-    /// Sessions with at least two requests.
-    pub repeated: u64,
-    /// Those that changed their pod at least once.
-    pub moved: u64,
-    /// Later requests of a session.
-    pub later_requests: u64,
-    /// Those that went to another pod than the request before.
-    pub moved_requests: u64,
-}
-
 #[derive(Clone, Copy)]
 struct LastPod {
     pod: usize,
-    requests: u64,
-    moved: bool,
+    is_repeated: bool,
+    is_moved: bool,
 }
 
 /// Reads a trace to its end, in order of arrival. `cache_blocks` is the cache size of each pod.
@@ -116,7 +102,8 @@ struct ReuseCollector {
     pods: PodCaches,
     sticky: StickyRouting,
     last_pods: SessionTable<LastPod>,
-    sessions: SessionMoves,
+    /// An engine reported hits that are no whole blocks of the capture.
+    has_partial_hits: bool,
     all: ReuseSums,
     by: BTreeMap<&'static str, BTreeMap<String, ReuseSums>>,
 }
@@ -131,7 +118,7 @@ impl ReuseCollector {
             pods: PodCaches::new(cache_blocks),
             sticky: StickyRouting::new(cache_blocks, &trace.losses),
             last_pods: SessionTable::new(&trace.losses),
-            sessions: SessionMoves::default(),
+            has_partial_hits: false,
             all: ReuseSums::default(),
             by: BTreeMap::new(),
         }
@@ -158,7 +145,11 @@ impl ReuseCollector {
         }
         sums.sticky_session_tokens = sticky.map(|sticky| tokens.tokens(sticky.by_session));
         sums.sticky_prefix_tokens = sticky.map(|sticky| tokens.tokens(sticky.by_prefix));
-        self.follow_session(entry, pod);
+        sums.sessions = self.follow_session(entry, pod);
+        let nominal = block_tokens(&self.blocks);
+        // A prompt that is cached whole is reported without its last token by some engines.
+        let is_partial = |cached: u64| cached.saturating_add(1) < tokens.prompt && !cached.is_multiple_of(nominal);
+        self.has_partial_hits |= entry.prompt.cached.is_some_and(is_partial);
         let hour = started.map(|started| utc_hour(started.saturating_add(entry.at)));
         let class = (!entry.class.is_empty()).then(|| entry.class.to_string());
         for (key, value) in GROUP_KEYS.into_iter().zip([entry.model.clone(), class, hour, Some(name.to_owned())]) {
@@ -178,31 +169,35 @@ impl ReuseCollector {
         if first.as_deref() == model { 0 } else { hash_text(model.unwrap_or_default()) | 1 }
     }
 
-    fn follow_session(&mut self, entry: &TraceEntry, pod: usize) {
-        let Some(session) = entry.session.as_deref() else { return };
-        let last = self.last_pods.get(session).copied();
-        let state = match last {
-            None => LastPod { pod, requests: 1, moved: false },
-            Some(last) => {
-                let moves = last.pod != pod;
-                self.sessions.later_requests += 1;
-                self.sessions.moved_requests += u64::from(moves);
-                self.sessions.repeated += u64::from(last.requests == 1);
-                self.sessions.moved += u64::from(moves && !last.moved);
-                LastPod { pod, requests: last.requests + 1, moved: last.moved || moves }
-            }
+    fn follow_session(&mut self, entry: &TraceEntry, pod: usize) -> SessionMoves {
+        let Some(session) = entry.session.as_deref() else { return SessionMoves::default() };
+        let Some(last) = self.last_pods.get(session).copied() else {
+            self.last_pods.insert(session, LastPod { pod, is_repeated: false, is_moved: false });
+            return SessionMoves::default();
         };
-        self.last_pods.insert(session, state);
+        let moves = last.pod != pod;
+        self.last_pods.insert(session, LastPod { pod, is_repeated: true, is_moved: last.is_moved || moves });
+        SessionMoves {
+            repeated: u64::from(!last.is_repeated),
+            moved: u64::from(moves && !last.is_moved),
+            later_requests: 1,
+            moved_requests: u64::from(moves),
+        }
     }
 
-    fn finish(self) -> ReuseReport {
+    fn finish(mut self) -> ReuseReport {
+        if self.blocks.unit != BlockUnit::Tokens || self.has_partial_hits {
+            let nominal = block_tokens(&self.blocks);
+            for sums in self.by.values_mut().flat_map(BTreeMap::values_mut).chain([&mut self.all]) {
+                sums.error_bound_tokens = Some(sums.requests.saturating_mul(nominal));
+            }
+        }
         ReuseReport {
             pods: self.pods.len(),
             cache_blocks: self.cache_blocks,
             block_tokens: block_tokens(&self.blocks),
             blocks_are_tokens: self.blocks.unit == BlockUnit::Tokens,
             sampled_one_of: self.offered.sampled_one_of().max(self.pods.sampled_one_of()),
-            sessions: self.sessions,
             all: self.all,
             by: self.by,
         }

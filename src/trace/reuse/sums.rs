@@ -5,6 +5,28 @@ use std::ops::AddAssign;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+/// How sessions move between pods. Each is counted with the request where it is seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct SessionMoves {
+    /// Sessions with at least two requests.
+    pub repeated: u64,
+    /// Those that changed their pod at least once.
+    pub moved: u64,
+    /// Later requests of a session.
+    pub later_requests: u64,
+    /// Those that went to another pod than the request before.
+    pub moved_requests: u64,
+}
+
+impl AddAssign for SessionMoves {
+    fn add_assign(&mut self, other: Self) {
+        self.repeated += other.repeated;
+        self.moved += other.moved;
+        self.later_requests += other.later_requests;
+        self.moved_requests += other.moved_requests;
+    }
+}
+
 /// Hits of a group of requests, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(into = "ReuseChain")]
@@ -27,6 +49,10 @@ pub struct ReuseSums {
     pub sticky_session_tokens: Option<u64>,
     /// Hits of the same LRU caches if each request went to the pod with its longest prefix.
     pub sticky_prefix_tokens: Option<u64>,
+    /// Sessions, and those that changed their pod.
+    pub sessions: SessionMoves,
+    /// Largest error of each figure; `None` if blocks are those of the engines, so that figures are exact.
+    pub error_bound_tokens: Option<u64>,
 }
 
 impl ReuseSums {
@@ -83,6 +109,8 @@ impl AddAssign for ReuseSums {
         add(&mut self.cached_tokens, other.cached_tokens);
         add(&mut self.sticky_session_tokens, other.sticky_session_tokens);
         add(&mut self.sticky_prefix_tokens, other.sticky_prefix_tokens);
+        self.sessions += other.sessions;
+        add(&mut self.error_bound_tokens, other.error_bound_tokens);
     }
 }
 
@@ -103,6 +131,11 @@ struct ReuseChain {
     sticky_session_gain_tokens: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sticky_prefix_gain_tokens: Option<i64>,
+    /// Sessions, and those that changed their pod, counted with the request where it is seen.
+    sessions: SessionMoves,
+    /// Largest error of each figure, a block per request; absent if blocks are those of the engines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_bound_tokens: Option<u64>,
 }
 
 impl From<ReuseSums> for ReuseChain {
@@ -117,6 +150,8 @@ impl From<ReuseSums> for ReuseChain {
             cached_tokens: sums.cached_tokens,
             sticky_session_gain_tokens: sums.sticky_session_gain(),
             sticky_prefix_gain_tokens: sums.sticky_prefix_gain(),
+            sessions: sums.sessions,
+            error_bound_tokens: sums.error_bound_tokens,
         }
     }
 }

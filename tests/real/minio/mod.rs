@@ -31,6 +31,8 @@ struct Stage {
     network: Forwarder,
     upstream: Upstream,
     spool: TempDir,
+    /// `--capture-format` of the proxies.
+    format: &'static str,
     /// Requests sent so far; the next has this number.
     sent: u64,
     /// What all proxies have logged and shown.
@@ -46,6 +48,7 @@ impl Stage {
             network,
             upstream: server(answer(2)),
             spool: TempDir::new().unwrap(),
+            format: "jsonl",
             sent: 1,
             shown: String::new(),
         }
@@ -61,6 +64,7 @@ impl Stage {
             format!("--capture=s3://{BUCKET}/captures"),
             format!("--capture-spool={}", self.spool.path().display()),
             format!("--capture-keep-bytes={keep}"),
+            format!("--capture-format={}", self.format),
             "--capture-flush=10ms".to_owned(),
             "--capture-block=16".to_owned(),
         ];
@@ -131,7 +135,8 @@ fn uploads(proxy: &RunningProxy, outcome: &str) -> u64 {
 /// The segments of a folder.
 fn segments(folder: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(folder).into_iter().flatten().map(|file| file.unwrap().path());
-    files.filter(|file| file.to_str().unwrap().ends_with(".jsonl.zst")).collect()
+    let is_segment = |name: &str| name.ends_with(".jsonl.zst") || name.ends_with(".parquet");
+    files.filter(|file| is_segment(file.to_str().unwrap())).collect()
 }
 
 #[test]
@@ -259,6 +264,33 @@ fn a_full_disk_below_the_spool_is_emptied_by_uploads_and_used_again() {
     let stored = stage.stored();
     assert_eq!((stored.len() as u64, whole + lost), (whole, stage.sent - 1), "every row is stored or counted as lost");
     assert!(stored.is_superset(&(stage.sent - 50..stage.sent).collect()));
+}
+
+#[test]
+#[ignore = "needs MinIO: tests/run --real"]
+fn segments_in_parquet_are_stored_once_and_read_back_by_prefix_and_by_pattern() {
+    let _turn = exclusive_turn();
+    let mut stage = Stage::new();
+    stage.format = "parquet";
+    let proxy = stage.proxy("8M");
+    // Segments have 1 MiB as JSON Lines.
+    stage.ask(&proxy, 160);
+    stage.network.set(Fault::LoseAnswers);
+    let met = stage.network.met();
+    stage.ask(&proxy, 160);
+    until("an answer to an upload is lost", MINUTES, || stage.network.met() > met);
+    stage.network.set(Fault::None);
+    stage.settle(&proxy, stage.sent - 1);
+    stage.drain(proxy, "8M");
+    stage.assert_all_stored();
+    let objects = stage.minio.versions();
+    let parquet = objects.keys().filter(|key| key.ends_with(".parquet")).count();
+    let others = objects.keys().filter(|key| !key.ends_with(".parquet") && !key.contains("/_manifest-")).count();
+    assert!(parquet >= 2 && others == 0, "{objects:?}");
+    for pattern in ["captures/dt=20*/", "captures/dt=20*/hour=*/instance=pod-1/", "captures/*/*/*/*.parquet"] {
+        assert_eq!(stage.minio.rows(pattern), stage.minio.rows("captures"), "{pattern}");
+    }
+    assert_eq!(stage.minio.rows("captures/dt=20*/hour=*/instance=pod-*/").len() as u64, stage.sent - 1);
 }
 
 #[test]

@@ -107,7 +107,7 @@ impl Minio {
         ]
     }
 
-    /// The rows below a prefix, as `trace convert` reads them from the bucket.
+    /// The rows below a prefix or of a pattern, as `trace convert` reads them from the bucket.
     pub(crate) fn rows(&self, prefix: &str) -> Vec<Value> {
         let out = tempfile::tempdir().unwrap();
         let file: PathBuf = out.path().join("rows.jsonl");

@@ -1,5 +1,6 @@
 //! The captures of two pods that the queries run on: a small one that was recorded, and one of a million simulated rows.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
@@ -7,6 +8,10 @@ use std::path::Path;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_distr::{Distribution as _, Exp};
+use streamgauge::measure::calendar::utc_hour;
+use streamgauge::measure::record::Outcome;
+use streamgauge::trace_file::reader::TraceReader;
+use streamgauge::trace_file::row::Timing;
 use tempfile::{TempDir, tempdir};
 
 use crate::program::streamgauge;
@@ -15,6 +20,7 @@ const RECORDED: &str = "tests/data/captures";
 const PODS: [&str; 2] = ["pod-a", "pod-b"];
 /// Rows of each simulated pod. A release is fast enough for a million in all.
 const ROWS: u64 = if cfg!(debug_assertions) { 12_000 } else { 500_000 };
+const HOUR: u64 = 3_600_000_000_000;
 /// Requests per second of each simulated pod.
 const RATE: f64 = 125.0;
 const TWIN: &str = r#"{"streamgauge_twin": 1, "engines": [
@@ -24,21 +30,24 @@ const TWIN: &str = r#"{"streamgauge_twin": 1, "engines": [
 
 /// The captures of two pods.
 pub(super) struct Captures {
-    /// Name and rows of each pod.
+    /// Name and rows of each pod: its part of the bucket.
     pub(super) pods: [(&'static str, String); 2],
+    /// The rows of both.
+    pub(super) lake: String,
     /// Limits of TTFT and TPOT in ms, which some of the requests keep.
     pub(super) slo: [u32; 2],
     /// Largest difference between shares of blocks and shares of tokens: 0 if prompts are whole blocks.
     pub(super) partial_blocks: f64,
-    /// Has a folder of Parquet files for each pod in `parquet`.
+    /// Has the segments of both pods as a bucket has them: as JSON Lines in `rows`, as Parquet in `parquet`.
     pub(super) folder: TempDir,
 }
 
 impl Captures {
     /// 160 rows of two proxies in front of `streamgauge sim`.
     pub(super) fn recorded() -> Self {
-        let pods = PODS.map(|pod| (pod, format!("{RECORDED}/{pod}")));
-        Self { slo: [60, 15], partial_blocks: 0.02, ..Self::convert(pods, tempdir().unwrap()) }
+        let root = env!("CARGO_MANIFEST_DIR");
+        let pods = PODS.map(|pod| (pod, format!("{root}/{RECORDED}/{pod}")));
+        Self { slo: [60, 15], partial_blocks: 0.02, ..Self::store(pods, tempdir().unwrap()) }
     }
 
     /// A million rows of the simulated engine in virtual time: two models, two classes, and sessions of four
@@ -58,22 +67,63 @@ impl Captures {
         let pods = std::thread::scope(|scope| {
             [0, 1].map(|number| scope.spawn(move || simulate(number))).map(|pod| pod.join().unwrap())
         });
-        Self::convert(pods, folder)
+        Self::store(pods, folder)
     }
 
-    fn convert(pods: [(&'static str, String); 2], folder: TempDir) -> Self {
+    /// Stores the rows of both pods as a bucket has them.
+    fn store(pods: [(&'static str, String); 2], folder: TempDir) -> Self {
+        let lake = folder.path();
         std::thread::scope(|scope| {
             for (pod, rows) in &pods {
-                let parquet = folder.path().join("parquet").join(pod);
                 scope.spawn(move || {
-                    fs::create_dir_all(&parquet).unwrap();
-                    let file = parquet.join("0.parquet").display().to_string();
-                    succeed(&["trace", "convert", rows, "--to", "parquet", "--output", &file]);
+                    for segment in write_segments(&lake.join("rows"), pod, Path::new(rows)) {
+                        let rows = lake.join("rows").join(&segment).display().to_string();
+                        let parquet = lake.join("parquet").join(&segment).with_extension("parquet");
+                        fs::create_dir_all(parquet.parent().unwrap()).unwrap();
+                        let parquet = parquet.display().to_string();
+                        succeed(&["trace", "convert", &rows, "--to", "parquet", "--output", &parquet]);
+                    }
                 });
             }
         });
-        Self { pods, slo: [10, 9], partial_blocks: 0.0, folder }
+        let lake = format!("file://{}/rows", lake.display());
+        let pods = PODS.map(|pod| (pod, format!("{lake}/dt=*/hour=*/instance={pod}/")));
+        Self { pods, lake, slo: [10, 9], partial_blocks: 0.0, folder }
     }
+}
+
+/// Writes a pod's rows as JSON Lines by hour, and returns the files' paths in the bucket. Half of the sessions come a day
+/// later, so that the same hours are there on two days. One in 50 requests is answered with 503.
+fn write_segments(lake: &Path, pod: &str, rows: &Path) -> Vec<String> {
+    let reader = TraceReader::open(rows).unwrap();
+    let header = reader.header().clone();
+    let started = header.started_unix_ns.unwrap();
+    let mut segments = BTreeMap::new();
+    for (number, row) in reader.enumerate() {
+        let mut row = row.unwrap();
+        let session = row.session.as_deref().unwrap_or_default();
+        let is_later = session.bytes().map(u32::from).sum::<u32>() % 2 == 1;
+        let shift = if is_later { 24 * HOUR } else { 0 };
+        (row.at, row.planned) = (row.at + shift, row.planned.map(|planned| planned + shift));
+        if number % 50 == 7 {
+            (row.status, row.outcome, row.finish) = (Some(503), Some(Outcome::Failed), None);
+            (row.output_tokens, row.prompt.cached, row.timing) = (None, None, Timing::default());
+        }
+        let hour = utc_hour(started + row.at);
+        let (day, hour) = hour.trim_end_matches('Z').split_once('T').unwrap();
+        let name = format!("{}T{hour}0000Z-00000000-0123456789abcdef.jsonl", day.replace('-', ""));
+        let name = format!("dt={day}/hour={hour}/instance={pod}/{name}");
+        let file = segments.entry(name).or_insert_with_key(|name| {
+            let path = lake.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            let mut file = BufWriter::new(File::create(path).unwrap());
+            writeln!(file, "{}", serde_json::to_string(&header).unwrap()).unwrap();
+            file
+        });
+        writeln!(file, "{}", serde_json::to_string(&row).unwrap()).unwrap();
+    }
+    segments.values_mut().for_each(|file| file.flush().unwrap());
+    segments.into_keys().collect()
 }
 
 fn succeed(arguments: &[&str]) {
@@ -83,7 +133,6 @@ fn succeed(arguments: &[&str]) {
 
 /// Short requests of a pod. Each 400 are four turns of 100 sessions, whose prompts grow by a block per turn.
 fn write_traffic(pod: u64, path: &Path) {
-    const HOUR: u64 = 3_600_000_000_000;
     let (mut random, gap) = (StdRng::seed_from_u64(pod), Exp::new(RATE).unwrap());
     let mut file = BufWriter::new(File::create(path).unwrap());
     let started = 497_000 * HOUR - (ROWS as f64 / RATE / 2.0 * 1e9) as u64;

@@ -41,6 +41,10 @@ pub(super) struct Facts {
     pub(super) info: Vec<Value>,
     /// `trace reuse` of both.
     pub(super) reuse: Value,
+    /// Blocks of all prompts that were answered.
+    pub(super) blocks: u64,
+    /// Each once for each server.
+    pub(super) distinct: BTreeSet<(&'static str, String, u64)>,
 }
 
 impl Facts {
@@ -57,7 +61,8 @@ impl Facts {
         let slos = [format!("--slo=all: {limits}"), format!("--slo=gold[tier=gold]: {limits}")];
         facts.goodput = json_of(&["report", a, b, &slos[0], &slos[1], "--json"])["goodput"].take();
         // Without a cache size it does not say what the engines report.
-        facts.reuse = json_of(&["trace", "reuse", a, b, "--by", "model", "--cache-blocks", "100000", "--json"]);
+        facts.reuse =
+            json_of(&["trace", "reuse", &captures.lake, "--by", "model", "--cache-blocks", "100000", "--json"]);
         facts
     }
 
@@ -70,7 +75,7 @@ impl Facts {
     }
 
     fn add_rows(&mut self, pod: &'static str, path: &str) {
-        let rows = TraceReader::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+        let rows = TraceReader::open(Path::new(path)).unwrap();
         let started = rows.header().started_unix_ns.unwrap();
         for row in rows.map(Result::unwrap) {
             let hour = utc_hour(started + row.at).trim_end_matches('Z').to_owned();
@@ -80,6 +85,11 @@ impl Facts {
             let of_model = self.models.entry([hour.clone(), model.clone()]).or_default();
             for sums in [of_class, of_model] {
                 sums.add(pod, &row);
+            }
+            if row.status.is_none_or(|status| (200..300).contains(&status)) {
+                self.blocks += row.prompt.blocks.len() as u64;
+                let server = row.upstream.clone().unwrap_or_default();
+                self.distinct.extend(row.prompt.blocks.iter().map(|block| (pod, server.clone(), *block)));
             }
             if row.outcome != Some(Outcome::Success) {
                 continue;

@@ -4,6 +4,7 @@
 mod captures;
 mod facts;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::Value;
@@ -111,6 +112,15 @@ fn check_traffic(answers: &Value, facts: &Facts) {
         assert_eq!(asked, counted.map(|count| count as f64), "{row}");
     }
     assert_eq!(sum(groups, "requests"), sum(&facts.info, "requests"));
+    check_hours(groups);
+}
+
+/// Each hour of the day is there on two days, which are not merged.
+fn check_hours(groups: &[Value]) {
+    let hours: BTreeSet<[String; 1]> = groups.iter().map(|row| key(row, ["hour"])).collect();
+    let (days, of_day): (BTreeSet<&str>, BTreeSet<&str>) =
+        hours.iter().map(|[hour]| hour.split_once('T').unwrap()).unzip();
+    assert_eq!((days.len(), hours.len()), (2, 2 * of_day.len()), "{hours:?}");
 }
 
 fn check_reuse(answers: &Value, captures: &Captures, facts: &Facts) {
@@ -131,8 +141,8 @@ fn check_reuse(answers: &Value, captures: &Captures, facts: &Facts) {
         blocks += number(&row["blocks"]);
         kept += number(&row["blocks"]) * number(&row["kept_by_routing"]);
     }
-    let info = |column: &str| sum(facts.info.iter().map(|info| &info["reuse"][0]), column);
-    assert_eq!((blocks, kept.round()), (info("asked_blocks"), info("hit_blocks")));
+    let hits = facts.blocks - facts.distinct.len() as u64;
+    assert_eq!((blocks, kept.round()), (facts.blocks as f64, hits as f64));
 }
 
 fn check_cost(answers: &Value, facts: &Facts) {

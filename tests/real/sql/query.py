@@ -25,8 +25,8 @@ def text(query):
     """A file of the engine, with the changes that its comments tell users to make."""
     sql = pathlib.Path(folder, engine, f"{query.removesuffix('_by_instance')}.sql").read_text()
     if query == "views":
-        path = ("s3://bucket/capture/", f"local://{captures}/") if engine == "trino" else ("capture/*/", f"{captures}/*/")
-        sql = replaced(sql, *path)
+        paths = {"trino": ("s3://bucket/capture/", f"local://{captures}/"), "spark": ("path 'capture'", f"path '{captures}'")}
+        sql = replaced(sql, *paths.get(engine, ("'capture/", f"'{captures}/")))
     if query == "goodput":
         sql = replaced(sql, "500 AS ttft_ms, 50 AS tpot_ms", f"{ttft} AS ttft_ms, {tpot} AS tpot_ms")
     if query == "latency_by_instance":
