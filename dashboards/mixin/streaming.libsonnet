@@ -202,7 +202,7 @@ board.new(
             ) { w: 8 },
             panel.chart(
               'Tokens per request',
-              'Mean input and output tokens of a request whose usage the server reported. Longer inputs make TTFT longer, longer outputs the duration. The panel reads both sets of names of the conventions.',
+              'Mean input and output tokens of a request whose usage the server reported. Longer inputs make TTFT longer, longer outputs the duration. The panel reads both sets of names of the conventions. Empty with `gen_ai_client: false`.',
               'suffix: tok',
               [
                 panel.query(q.mean('gen_ai_token_type', 'gen_ai_client_token_usage', q.models), '{{gen_ai_token_type}}'),
@@ -217,10 +217,11 @@ board.new(
           panels: [
             panel.chart(
               'Cached input and reasoning',
-              'Share of input tokens that the server took from its cache, and of output tokens that are reasoning. Only the newest names of the conventions have them (OTEL_SEMCONV_STABILITY_OPT_IN).',
+              'Share of input tokens that the server took from its cache or wrote to it, and of output tokens that are reasoning. Only the newest names of the conventions have them (OTEL_SEMCONV_STABILITY_OPT_IN).',
               'percentunit',
               [
                 panel.query(q.ratio(tokens('', 'gen_ai_client_inference_usage_cache_read_input_tokens_total'), tokens('', 'gen_ai_client_inference_usage_input_tokens_total')), 'input from the cache'),
+                panel.query(q.ratio(tokens('', 'gen_ai_client_inference_usage_cache_write_input_tokens_total'), tokens('', 'gen_ai_client_inference_usage_input_tokens_total')), 'input to the cache'),
                 panel.query(q.ratio(tokens('', 'gen_ai_client_inference_usage_reasoning_output_tokens_total'), tokens('', 'gen_ai_client_inference_usage_output_tokens_total')), 'output that is reasoning'),
               ],
             ) { w: 8 },

@@ -22,6 +22,7 @@ fn explain_scrape(LoadedConfig { config, otlp, .. }: &LoadedConfig) -> String {
         slos: Arc::clone(&config.slos),
         max_models: config.max_models,
         max_class_values: config.max_class_values,
+        gen_ai_client: config.gen_ai_client,
         convention: if otlp.latest_gen_ai { Convention::Latest } else { Convention::Frozen },
         ..AggregateSettings::default()
     };

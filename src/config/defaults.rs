@@ -36,6 +36,7 @@ pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("max_class_values", "20"),
     ("stall", "1s"),
     ("max_models", "64"),
+    ("gen_ai_client", "true"),
     ("tail_keep", NONE),
     ("trace_probes", "false"),
     ("capture_spool", "capture-spool"),

@@ -101,6 +101,7 @@ impl ProxyConfig {
             ("tokenizers", json!(self.tokenizers.iter().map(ToString::to_string).collect::<Vec<_>>())),
             ("max_models", json!(self.max_models)),
             ("provider", json!(self.provider)),
+            ("gen_ai_client", json!(self.gen_ai_client)),
             ("tail_keep", json!(self.tail_keep.to_string())),
             ("trace_probes", json!(self.trace_probes)),
             ("capture", json!(self.capture.target.as_ref().map(ToString::to_string))),

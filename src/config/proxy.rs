@@ -67,6 +67,8 @@ pub struct ProxyConfig {
     /// `gen_ai.provider.name` of all exports. By default the vendor of the dialect's API ("openai"), because a proxy
     /// cannot know the server's operator.
     pub provider: Option<String>,
+    /// Whether `gen_ai.client.*` and the usage in spans are exported. On: a server's clients often measure nothing.
+    pub gen_ai_client: bool,
     /// Traces kept in addition to the sampler's; none by default, so that the sampler alone decides.
     pub tail_keep: TailSampling,
     /// Whether health probes are traced and logged too. Off: a kubelet probes every few seconds, always alike.

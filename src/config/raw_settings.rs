@@ -181,6 +181,10 @@ pub struct RawSettings {
     #[arg(long, help_heading = "Measurement", value_name = "NAME")]
     pub provider: Option<String>,
 
+    /// Export token usage and latencies as the server's client too; false where the clients' own telemetry has them
+    #[arg(long, help_heading = "Measurement", value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub gen_ai_client: Option<bool>,
+
     /// Keep these traces whatever the sampler decides: failed, slo (missed an SLO), slow=TIME, none
     #[arg(long, help_heading = "Measurement", value_name = "LIST")]
     #[schemars(extend("type" = ["string", "array", "null"]))]

@@ -83,6 +83,7 @@ impl SettingsReader<'_> {
         let tokenizers = self.tokenizers();
         let max_models = self.number("max_models");
         let provider = self.provider();
+        let gen_ai_client = self.boolean("gen_ai_client");
         let engine_metrics = self.engine_metrics();
         let trace_probes = self.boolean("trace_probes");
         let capture = self.capture();
@@ -110,6 +111,7 @@ impl SettingsReader<'_> {
             tokenizers,
             max_models: max_models?,
             provider,
+            gen_ai_client: gen_ai_client?,
             tail_keep: tail_keep?,
             trace_probes: trace_probes?,
             capture: capture?,

@@ -64,7 +64,7 @@ pub(crate) fn record() -> RequestRecord {
         evidence_events: 5,
         output_tokens: Some(TokenCount { tokens: 6, source: CountSource::Usage }),
         first_event_tokens: Some(1),
-        usage: Usage { input: Some(100), cached: Some(64), output: Some(6), reasoning: None },
+        usage: Usage { input: Some(100), cached: Some(64), cache_write: None, output: Some(6), reasoning: None },
         choices: Default::default(),
         fault: None,
         response_id: Some("chatcmpl-1".into()),

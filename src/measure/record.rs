@@ -145,6 +145,12 @@ impl RequestRecord {
         self.times.first_token.map(|first| first.since(self.times.received))
     }
 
+    /// Time to the first chunk of a stream, as the GenAI conventions call it. A chunk is an event with generated text:
+    /// a role alone is none, as it tells nothing of the engine.
+    pub fn time_to_first_chunk(&self) -> Option<Gap> {
+        self.ttft().filter(|_| self.streamed)
+    }
+
     /// Time to first token from the last request byte written upstream; closest to the engine's own measurement.
     pub fn ttft_upstream(&self) -> Option<Gap> {
         Some(self.times.first_token?.since(self.times.sent?))

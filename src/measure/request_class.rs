@@ -409,6 +409,22 @@ mod tests {
     }
 
     #[test]
+    fn the_adapter_is_the_one_that_the_body_names() {
+        let adapter = classes(&["adapter"]);
+        let of = |path: &[u8], scalar: Scalar<'_>| {
+            let mut values = ClassValues::default();
+            if adapter.wants(path) {
+                adapter.note(&mut values, path, scalar);
+            }
+            values.get("adapter").map(|value| value.to_string())
+        };
+        assert_eq!(of(b"lora_path", Scalar::String(b"sql-lora")), Some("sql-lora".to_owned()));
+        assert_eq!(of(b"lora_path", Scalar::String(b"/adapters/sql v2")), Some(OTHER.to_owned()));
+        assert_eq!(of(b"lora_path", Scalar::Null), None);
+        assert_eq!(of(b"model", Scalar::String(b"sql-lora")), None, "vLLM's adapter is the model");
+    }
+
+    #[test]
     fn a_value_of_another_shape_is_other() {
         let tier = classes(&["tier=header:x-tier"]);
         let long = "x".repeat(64);

@@ -155,6 +155,7 @@ impl StreamStats {
         self.usage = Usage {
             input: report.input.or(before.input),
             cached: report.cached.or(before.cached),
+            cache_write: report.cache_write.or(before.cache_write),
             output: report.output.or(before.output),
             reasoning: report.reasoning.or(before.reasoning),
         };

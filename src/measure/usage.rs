@@ -51,10 +51,12 @@ impl CountSource {
 /// Token counts as reported by the server. `None` does not mean zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Prompt tokens, cached ones included.
+    /// Prompt tokens, those from and to a cache included.
     pub input: Option<u64>,
     /// Prompt tokens from a cache.
     pub cached: Option<u64>,
+    /// Prompt tokens written to a cache.
+    pub cache_write: Option<u64>,
     /// Generated tokens, reasoning included.
     pub output: Option<u64>,
     /// Reasoning tokens.

@@ -388,6 +388,7 @@ fn rules(config: &ProxyConfig, convention: Convention) -> RuntimeSettings {
             max_models: config.max_models,
             max_class_values: config.max_class_values,
             provider: config.provider.clone(),
+            gen_ai_client: config.gen_ai_client,
             scheme: if config.tls.is_some() { "https" } else { "http" },
             convention,
         },

@@ -132,7 +132,7 @@ fn check_prints_what_is_in_force_and_where_it_comes_from() {
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318");
     command.env("OTEL_EXPORTER_OTLP_HEADERS", "authorization=s3cret").env("OTEL_TRACES_EXPORTER", "none");
     let stdout = "\
-# Streamgauge 0.1.0, configuration c5f8b21dec911aa3
+# Streamgauge 0.1.0, configuration 2c321f97e384cde5
 listen: 127.0.0.1:8080  # default
 admin: 127.0.0.1:9464  # default
 admin_hosts: none  # default
@@ -174,6 +174,7 @@ stall: 750ms  # env STREAMGAUGE_STALL
 tokenizers: []  # default
 max_models: 64  # default
 provider: null  # default
+gen_ai_client: true  # default
 tail_keep: none  # default
 trace_probes: false  # default
 capture: null  # default
@@ -196,7 +197,7 @@ log_level: info  # default
 # OTLP metrics: http/protobuf to http://collector:4318/v1/metrics with headers authorization every 1m
 # OTLP traces: off by OTEL_TRACES_EXPORTER
 # OTLP logs: http/protobuf to http://collector:4318/v1/logs with headers authorization every 1s
-# scrape: at most 214031 series and 99162731 bytes of text, if every model of max_models has every route, status and ending (names of 64 bytes)
+# scrape: at most 293939 series and 143697072 bytes of text, if every model of max_models has every route, status and ending (names of 64 bytes)
 ";
     let stderr =
         "warning: STREAMGAUGE_DRIAN is not a setting and is ignored; did you mean STREAMGAUGE_DRAIN?\n".to_owned();

@@ -66,7 +66,7 @@ const UPSTREAM: (&str, &str) = ("STREAMGAUGE_UPSTREAM", "http://127.0.0.1:8000")
 
 /// For every setting three values that differ from its default, in their effective form. `upstream` is https
 /// throughout, because certificates need it; `PEM` stands for a file that exists.
-const SAMPLES: [(&str, [&str; 3]); 58] = [
+const SAMPLES: [(&str, [&str; 3]); 59] = [
     ("listen", ["0.0.0.0:1", "0.0.0.0:2", "[::1]:3"]),
     ("admin", ["127.0.0.1:4", "127.0.0.2:5", "[::1]:6"]),
     ("admin_hosts", ["gauge", "a.example,*.svc", "*"]),
@@ -106,6 +106,7 @@ const SAMPLES: [(&str, [&str; 3]); 58] = [
     ("tokenizers", ["a=x.json", "b-*=y.json", "*=/z/tokenizer.json"]),
     ("max_models", ["1", "2", "1000"]),
     ("provider", ["vllm", "007", "true"]),
+    ("gen_ai_client", ["false", "false", "false"]),
     ("tail_keep", ["failed", "slo,slow=5s", "failed,slo,slow=1m"]),
     ("trace_probes", ["true", "true", "true"]),
     ("capture", ["/a", "s3://bucket/a", "file:///d e"]),
@@ -230,6 +231,7 @@ fn the_defaults_are_those_that_are_documented() {
         tokenizers: Vec::new(),
         max_models: 64,
         provider: None,
+        gen_ai_client: true,
         engine_metrics: None,
         tail_keep: TailSampling::default(),
         trace_probes: false,
@@ -801,7 +803,7 @@ fn the_default_block_length_depends_on_its_unit() {
 #[test]
 fn the_digest_names_the_values_and_not_how_they_were_typed() {
     let digest = |flags: &[&str]| load("upstream: http://a", flags, &[]).unwrap().config.digest();
-    assert_eq!(digest(&["--workers=2"]), "357b3c649f186a26");
+    assert_eq!(digest(&["--workers=2"]), "8e81b1c0999845e8");
     assert_eq!(digest(&["--workers=2", "--stall=1000ms"]), digest(&["--workers=2"]));
     assert_ne!(digest(&["--workers=2", "--stall=1001ms"]), digest(&["--workers=2"]));
 }

@@ -78,6 +78,11 @@ fn counts_add_up_to_the_requests_that_were_made() {
     };
     assert_eq!(total("http_server_request_duration_seconds"), 300);
     let of_dialects = total("gen_ai_server_request_duration_seconds");
+    assert_eq!(total("gen_ai_client_operation_duration_seconds"), of_dialects);
+    let first = total("gen_ai_client_operation_time_to_first_chunk_seconds");
+    assert_eq!(first, total("gen_ai_server_time_to_first_token_seconds"), "every success is a stream");
+    let chunks = total("gen_ai_client_operation_time_per_output_chunk_seconds");
+    assert_eq!(chunks, total("streamgauge_stream_inter_token_latency_seconds"), "one of each gap");
     let plain: u64 = table
         .iter()
         .filter(|((name, labels), _)| {

@@ -252,6 +252,32 @@ fn a_reply_in_one_document_gives_usage_finish_and_duration_but_no_ttft() {
 }
 
 #[test]
+fn tokens_written_to_a_cache_are_kept_and_are_part_of_the_input_in_every_api() {
+    let anthropic =
+        r#"{"input_tokens":5,"cache_read_input_tokens":3,"cache_creation_input_tokens":20,"output_tokens":9}"#;
+    let converse = r#"{"inputTokens":5,"cacheReadInputTokens":3,"cacheWriteInputTokens":20,"outputTokens":9}"#;
+    let openai = r#"{"prompt_tokens":28,"completion_tokens":9,"prompt_tokens_details":{"cached_tokens":3,"created_cache_tokens":20}}"#;
+    let (sse, json) = ("text/event-stream", "application/json");
+    for (path, content_type, body) in [
+        ("/v1/messages", json, format!(r#"{{"id":"m","usage":{anthropic}}}"#)),
+        ("/v1/messages", sse, format!("data: {{\"type\":\"message_delta\",\"usage\":{anthropic}}}\n\n")),
+        ("/model/m/invoke", json, format!(r#"{{"usage":{anthropic}}}"#)),
+        ("/model/m/converse", json, format!(r#"{{"usage":{converse}}}"#)),
+        ("/v1/chat/completions", json, format!(r#"{{"id":"c","usage":{openai}}}"#)),
+        ("/v1/chat/completions", sse, format!("data: {{\"choices\":[],\"usage\":{openai}}}\n\n")),
+    ] {
+        let shape = RequestShape { dialect: dialect::for_path(path), ..RequestShape::default() };
+        let mut observer = StreamObserver::begin(shape, b"", None, at(100));
+        let head = ResponseHead { status: 200, content_type: content_type.as_bytes(), content_encoding: b"" };
+        observer.head(at(105), head, StampSource::Kernel);
+        observer.bytes(at(110), body.as_bytes());
+        let usage = observer.end(at(120), Ending::Complete).usage;
+        let counts = (usage.input, usage.cached, usage.cache_write, usage.output);
+        assert_eq!(counts, (Some(28), Some(3), Some(20), Some(9)), "{path} {content_type}");
+    }
+}
+
+#[test]
 fn errors_in_one_document_are_refusals_or_failures_by_their_status() {
     let body = r#"{"error":{"message":"secret","type":"NotFoundError","code":404}}"#;
     let record = document(body, 404, Ending::Complete);

@@ -18,7 +18,7 @@ use streamgauge::measure::time::Stamp;
 /// Events with a number, an array or a string that varies, beside those of the wire vectors.
 const EVENTS: [&str; 9] = [
     r#"{"id":"c","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}],"usage":{"prompt_tokens":5,"total_tokens":9,"completion_tokens":4}}"#,
-    r#"{"id":"c","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}],"usage":{"prompt_tokens":5,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":2},"completion_tokens_details":{"reasoning_tokens":3},"prompt_cache_hit_tokens":1,"reasoning_tokens":2}}"#,
+    r#"{"id":"c","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}],"usage":{"prompt_tokens":5,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":2,"created_cache_tokens":1},"completion_tokens_details":{"reasoning_tokens":3},"prompt_cache_hit_tokens":1,"reasoning_tokens":2}}"#,
     r#"{"id":"c","choices":[{"index":0,"delta":{"content":"a"},"logprobs":{"content":[{"token":"a","logprob":-0.5,"bytes":[97],"top_logprobs":[{"token":"a","logprob":-0.5,"bytes":[97]}]}]},"finish_reason":null}],"obfuscation":"xy"}"#,
     r#"{"id":"c","choices":[{"index":0,"text":"a","logprobs":{"tokens":["a"],"token_logprobs":[-0.5],"top_logprobs":[{"a":-0.5}],"text_offset":[7]},"finish_reason":null,"token_ids":[7]}]}"#,
     r#"{"id":"c","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{"}}]},"finish_reason":null,"token_ids":[7,8]}]}"#,

@@ -101,6 +101,7 @@ fn a_span_has_the_facts_of_its_request() {
     let body = json!({
         "model": "river", "messages": [{"role": "user", "content": "How deep?"}], "n": 2, "max_tokens": 64, "seed": 7,
         "temperature": 0.25, "top_p": 0.5, "frequency_penalty": 0.125, "presence_penalty": 1.5, "stream": false,
+        "top_k": 40, "reasoning_effort": "low", "response_format": {"type": "json_object"},
     });
     post(proxy.addr, "/v1/chat/completions", &body);
     until("both spans have arrived", SOON, || sink.spans().len() == 2);
@@ -121,6 +122,7 @@ fn a_span_has_the_facts_of_its_request() {
         "gen_ai.request.stream": false, "gen_ai.request.max_tokens": 64, "gen_ai.request.choice.count": 2,
         "gen_ai.request.temperature": 0.25, "gen_ai.request.top_p": 0.5, "gen_ai.request.seed": 7,
         "gen_ai.request.frequency_penalty": 0.125, "gen_ai.request.presence_penalty": 1.5,
+        "gen_ai.request.top_k": 40.0, "gen_ai.request.reasoning.level": "low", "gen_ai.output.type": "json",
         "gen_ai.response.id": "chatcmpl-7", "gen_ai.response.model": "river-2026",
         "gen_ai.response.finish_reasons": ["stop", "length"],
         "gen_ai.usage.input_tokens": 90, "gen_ai.usage.output_tokens": 12,

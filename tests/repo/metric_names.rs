@@ -9,10 +9,13 @@ use streamgauge::export::registry::catalog::{Convention, Instrument, InstrumentK
 use streamgauge::export::registry::error_type::TERMINATIONS;
 
 /// What begins like a metric and is none.
-const NO_METRICS: [&str; 11] = [
+const NO_METRICS: [&str; 13] = [
     // The name of a recording rule where autoscalers allow no colon.
     "streamgauge_autoscaling_concurrency",
     "gen_ai_latest_experimental",
+    // A setting, and what the names of the metrics begin with that it turns off.
+    "gen_ai_client",
+    "gen_ai.client",
     "streamgauge.yaml",
     "streamgauge.service",
     "streamgauge.socket",
@@ -120,8 +123,15 @@ fn whatever_names_a_metric_names_one_that_is_exported() {
 }
 
 /// Instruments that no board shows, with the reason.
-const NOT_SHOWN: [(&str, &str); 1] =
-    [("streamgauge.proxy.refused_connections", "only in transparent mode; a mistake of a rule, which the reply names")];
+const NOT_SHOWN: [(&str, &str); 7] = [
+    ("streamgauge.proxy.refused_connections", "only in transparent mode; a mistake of a rule, which the reply names"),
+    ("gen_ai.client.operation.duration", "for the boards of others; ours show the server's"),
+    ("gen_ai.client.operation.time_to_first_chunk", "the same"),
+    ("gen_ai.client.operation.time_per_output_chunk", "the same: ours show the latency of each token"),
+    ("gen_ai.client.inference.duration", "the same"),
+    ("gen_ai.client.inference.time_to_first_chunk", "the same"),
+    ("gen_ai.client.inference.time_per_output_chunk", "the same"),
+];
 
 #[test]
 fn every_instrument_is_on_a_board_or_listed_with_a_reason() {

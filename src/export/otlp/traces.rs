@@ -29,8 +29,9 @@ use crate::export::registry::models::escape_invisible;
 use crate::export::registry::snapshot::TimePoint;
 use crate::export::registry::thread_gauges::known_method;
 use crate::export::trace_context::{RequestTrace, SpanId};
-use crate::measure::record::RequestRecord;
+use crate::measure::record::{RequestRecord, Usage};
 use crate::measure::slo::Verdict;
+use crate::measure::time::Gap;
 
 /// W3C's sampled bit. The two bits below mark a parent as remote, and that fact as known.
 const SAMPLED: u32 = 0x01;
@@ -320,7 +321,7 @@ fn client_attributes(
     settings: &aggregate::AggregateSettings,
     error: Option<&str>,
 ) {
-    let (shape, usage) = (&record.shape, &record.usage);
+    let shape = &record.shape;
     // If the proxy answered for the server, the status is not the server's.
     http_attributes(attributes, record, record.status.filter(|_| record.times.head.is_some()));
     if let Some((address, port)) = &shape.server {
@@ -340,6 +341,13 @@ fn client_attributes(
     attributes.real("gen_ai.request.frequency_penalty", shape.frequency_penalty);
     attributes.real("gen_ai.request.presence_penalty", shape.presence_penalty);
     attributes.number("gen_ai.request.seed", shape.seed);
+    // The newest version made it a whole number.
+    match settings.convention {
+        Convention::Frozen => attributes.real("gen_ai.request.top_k", shape.top_k.map(|top_k| top_k as f64)),
+        Convention::Latest => attributes.number("gen_ai.request.top_k", shape.top_k),
+    }
+    attributes.text("gen_ai.request.reasoning.level", shape.reasoning_level);
+    attributes.text("gen_ai.output.type", shape.output_type);
     attributes.text("gen_ai.response.id", record.response_id.as_deref());
     // Most servers respond under the requested name.
     let same = record.response_model == shape.model;
@@ -347,12 +355,20 @@ fn client_attributes(
     attributes.text("gen_ai.response.model", if same { model } else { answered.as_deref() });
     let reasons = record.choices.iter().filter_map(|choice| choice.finish.as_ref()).map(|(reason, _)| reason.name());
     attributes.texts("gen_ai.response.finish_reasons", reasons);
-    let first_chunk = record.times.first_byte.filter(|_| record.streamed);
-    let waited = first_chunk.map(|at| at.since(record.times.received).as_secs());
-    attributes.real("gen_ai.response.time_to_first_chunk", waited);
+    attributes.real("gen_ai.response.time_to_first_chunk", record.time_to_first_chunk().map(Gap::as_secs));
+    if settings.gen_ai_client {
+        usage_attributes(attributes, &record.usage, settings.convention);
+    }
+}
+
+fn usage_attributes(attributes: &mut Attributes<'_>, usage: &Usage, convention: Convention) {
     attributes.number("gen_ai.usage.input_tokens", usage.input);
     attributes.number("gen_ai.usage.output_tokens", usage.output);
     attributes.number("gen_ai.usage.cache_read.input_tokens", usage.cached);
+    match convention {
+        Convention::Frozen => attributes.number("gen_ai.usage.cache_creation.input_tokens", usage.cache_write),
+        Convention::Latest => attributes.number("gen_ai.usage.cache_write.input_tokens", usage.cache_write),
+    }
     attributes.number("gen_ai.usage.reasoning.output_tokens", usage.reasoning);
 }
 
@@ -445,7 +461,9 @@ mod tests {
     fn a_success_is_two_spans_with_what_is_known_of_it() {
         let mut record = record();
         let asked = RequestShape { temperature: Some(0.7), max_tokens: Some(64), seed: Some(7), ..shape("tiny") };
+        let asked = RequestShape { top_k: Some(40), reasoning_level: Some("high"), output_type: Some("json"), ..asked };
         record.shape = Arc::new(RequestShape { top_p: Some(f64::NAN), choices: Some(1), ..asked });
+        record.usage.cache_write = Some(30);
         let finish = Some((FinishReason::Length, "length".into()));
         record.choices = smallvec::smallvec![Choice { index: 0, first: None, last: None, token_events: 5, finish }];
         let trace = RequestTrace::begin(&Sampler::default(), Some(PARENT), Some(b"v=1"));
@@ -482,10 +500,14 @@ mod tests {
             "gen_ai.request.seed=7",
             "gen_ai.response.id=chatcmpl-1",
             "gen_ai.response.model=tiny-0613",
-            "gen_ai.response.time_to_first_chunk=0.151",
+            "gen_ai.response.time_to_first_chunk=0.2",
+            "gen_ai.request.top_k=40.0",
+            "gen_ai.request.reasoning.level=high",
+            "gen_ai.output.type=json",
             "gen_ai.usage.input_tokens=100",
             "gen_ai.usage.output_tokens=6",
             "gen_ai.usage.cache_read.input_tokens=64",
+            "gen_ai.usage.cache_creation.input_tokens=30",
         ] {
             assert!(attributes.iter().any(|attribute| attribute == expected), "{expected} in {attributes:?}");
         }
@@ -494,6 +516,31 @@ mod tests {
         assert!(!has("gen_ai.request.top_p") && !has("gen_ai.request.choice") && !has("error.type"));
         let events: Vec<_> = client.events.iter().map(|e| (e.name.as_str(), e.time_unix_nano - received)).collect();
         assert_eq!(events, [("first_byte", 151_000_000), ("first_token", 200_000_000), ("last_token", 300_000_000)]);
+    }
+
+    #[test]
+    fn the_latest_convention_renames_the_cache_write_and_counts_candidates_in_whole_numbers() {
+        let mut record = record();
+        record.shape = Arc::new(RequestShape { top_k: Some(40), ..shape("tiny") });
+        record.usage.cache_write = Some(30);
+        let trace = RequestTrace::begin(&Sampler::default(), None, None);
+        let of = |settings| {
+            let spans = RequestSpans::new(&record, &trace, &settings, NOW);
+            let [_, client]: [Span; 2] = ScopeSpans::decode(&spans.bytes[..]).unwrap().spans.try_into().unwrap();
+            let of_both = |attribute: &String| attribute.contains(".top_k") || attribute.contains(".usage.cache_");
+            shown(&client).into_iter().filter(of_both).collect::<Vec<_>>()
+        };
+        let settings = aggregate::AggregateSettings::default();
+        let expected = [
+            "gen_ai.request.top_k=40",
+            "gen_ai.usage.cache_read.input_tokens=64",
+            "gen_ai.usage.cache_write.input_tokens=30",
+        ];
+        assert_eq!(of(aggregate::AggregateSettings { convention: Convention::Latest, ..settings.clone() }), expected);
+        assert_eq!(
+            of(aggregate::AggregateSettings { gen_ai_client: false, ..settings }),
+            ["gen_ai.request.top_k=40.0"]
+        );
     }
 
     #[test]

@@ -7,8 +7,8 @@
 //! `gen_ai.*` and `http.*` follow the OpenTelemetry semantic conventions v1.41.1, the last version in the core
 //! repository (<https://github.com/open-telemetry/semantic-conventions/tree/v1.41.1/docs/gen-ai>). Their unreleased
 //! successor (<https://github.com/open-telemetry/semantic-conventions-genai>, with `docs/gen-ai` and a migration guide)
-//! keeps the three server metrics and replaces `gen_ai.client.token.usage`. Rows that exist in one version only have a
-//! [`Convention`]. Instruments without a convention are named `streamgauge.*`.
+//! keeps the three server metrics and renames or replaces those of clients. Rows that exist in one version only have a
+//! [`Convention`]. A proxy is a server to its clients and the client of its upstream, so it has both families. Instruments without a convention are named `streamgauge.*`.
 //!
 //! Stream and SLO instruments carry the model too, with the usual limit on models, because two models on one server
 //! differ in latency.
@@ -147,6 +147,11 @@ impl Instrument {
         self.only_in.is_none_or(|only| only == convention)
     }
 
+    /// Returns `true` for a metric of the upstream's client.
+    pub fn is_of_client(&self) -> bool {
+        self.name.starts_with("gen_ai.client.")
+    }
+
     /// Returns the histogram layout, with the limits of these SLOs among its bounds.
     pub fn layout(&self, slos: &Slos) -> Option<Layout> {
         let InstrumentKind::Histogram(buckets) = self.kind else { return None };
@@ -238,6 +243,22 @@ catalog! {
         "Time to generate first token for successful responses.";
     TimePerOutputToken = seconds(TPOT, |m| m == Metric::Tpot), "gen_ai.server.time_per_output_token", "s", GEN_AI,
         "Time per output token generated after the first token for successful responses.";
+    ClientDuration = seconds(REQUEST, |m| m == Metric::E2e), "gen_ai.client.operation.duration", "s", GEN_AI_ERROR,
+        "GenAI operation duration.", only_in(Frozen);
+    ClientFirstChunk = seconds(REQUEST, |m| m == Metric::Ttft),
+        "gen_ai.client.operation.time_to_first_chunk", "s", GEN_AI,
+        "Time from the request to the first chunk of a successful stream; a chunk is an event with generated text.",
+        only_in(Frozen);
+    ClientChunkTime = seconds(REQUEST, |_| false), "gen_ai.client.operation.time_per_output_chunk", "s", GEN_AI,
+        "Time from each chunk of a stream to the next.", only_in(Frozen);
+    InferenceDuration = seconds(REQUEST, |m| m == Metric::E2e), "gen_ai.client.inference.duration", "s", GEN_AI_ERROR,
+        "Duration of an inference operation.", only_in(Latest);
+    InferenceFirstChunk = seconds(REQUEST, |m| m == Metric::Ttft),
+        "gen_ai.client.inference.time_to_first_chunk", "s", GEN_AI,
+        "Time from the request to the first chunk of a successful stream; a chunk is an event with generated text.",
+        only_in(Latest);
+    InferenceChunkTime = seconds(REQUEST, |_| false), "gen_ai.client.inference.time_per_output_chunk", "s", GEN_AI,
+        "Time from each chunk of a stream to the next.", only_in(Latest);
     TokenUsage = tokens(USAGE), "gen_ai.client.token.usage", "{token}", GEN_AI_TYPE,
         "Number of input and output tokens used.", only_in(Frozen);
     InputTokens = tokens(USAGE), "gen_ai.client.inference.operation.input_tokens", "{token}", GEN_AI,
@@ -248,6 +269,8 @@ catalog! {
         "The number of input (prompt) tokens used, including cached tokens.", only_in(Latest);
     UsageCached = Counter, "gen_ai.client.inference.usage.cache_read.input_tokens", "{token}", GEN_AI_MODALITY,
         "The number of input tokens served from a provider-managed cache.", only_in(Latest);
+    UsageCacheWrite = Counter, "gen_ai.client.inference.usage.cache_write.input_tokens", "{token}", GEN_AI_MODALITY,
+        "The number of input tokens written to a provider-managed cache.", only_in(Latest);
     UsageOutput = Counter, "gen_ai.client.inference.usage.output_tokens", "{token}", GEN_AI_MODALITY,
         "The number of output (completion) tokens used, including reasoning tokens.", only_in(Latest);
     UsageReasoning = Counter, "gen_ai.client.inference.usage.reasoning.output_tokens", "{token}", GEN_AI_MODALITY,
@@ -373,7 +396,11 @@ mod tests {
     fn bounds_are_the_published_ones() {
         let bounds = |id: Id| id.instrument().layout(&Slos::default()).unwrap().bounds().to_vec();
         let doubling: Vec<f64> = (0..14).map(|i| f64::from(1 << i) / 100.0).collect();
-        assert_eq!(bounds(Id::RequestDuration), doubling);
+        let client = [Id::ClientDuration, Id::ClientFirstChunk, Id::ClientChunkTime];
+        let inference = [Id::InferenceDuration, Id::InferenceFirstChunk, Id::InferenceChunkTime];
+        for id in [Id::RequestDuration].into_iter().chain(client).chain(inference) {
+            assert_eq!(bounds(id), doubling, "{id:?}");
+        }
         let fourfold: Vec<f64> = (0..14).map(|i| 4f64.powi(i)).collect();
         assert_eq!(bounds(Id::TokenUsage), fourfold);
         assert_eq!((bounds(Id::TimeToFirstToken).len(), bounds(Id::TimeToPhase).len()), (22, 22));

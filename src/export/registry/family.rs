@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::catalog::{Convention, Id, attribute};
+use super::aggregate::AggregateSettings;
+use super::catalog::{Id, attribute};
 use super::classes::{AdmittedClasses, ClassSet};
 use super::interner::{Interner, Label, LabelValue, MAX_ATTRIBUTES, Symbol};
 use super::snapshot::{self, BucketExemplar, DataPoint, PointValue, TimePoint};
 use crate::export::trace_context::RequestTrace;
 use crate::measure::histogram::{Histogram, Layout};
-use crate::measure::slo::Slos;
 
 /// Maximum number of series per instrument, as in the OpenTelemetry SDKs. Further ones count under
 /// `otel.metric.overflow`. Limits on names keep the number below this second fence, unless classes divide many models.
@@ -76,13 +76,13 @@ impl ExemplarHistogram {
 
 impl SeriesFamily {
     /// Creates a family without series.
-    pub(in crate::export) fn new(id: Id, convention: Convention, slos: &Slos) -> Self {
+    pub(in crate::export) fn new(id: Id, settings: &AggregateSettings) -> Self {
         let instrument = id.instrument();
         Self {
             id,
-            enabled: instrument.is_in(convention),
+            enabled: settings.exports(instrument),
             by_class: instrument.attributes.contains(&attribute::MODEL),
-            layout: instrument.layout(slos).map(Arc::new),
+            layout: instrument.layout(&settings.slos).map(Arc::new),
             index: BTreeMap::new(),
             cells: Vec::new(),
         }
@@ -92,11 +92,11 @@ impl SeriesFamily {
         self.id
     }
 
-    /// Restarts the histograms if these SLOs change the bounds.
-    pub(in crate::export) fn reset_if_layout_changed(&mut self, convention: Convention, slos: &Slos) {
-        let fitting = Self::new(self.id, convention, slos);
+    /// Drops the series if these settings change the bounds, or whether the instrument is exported.
+    pub(in crate::export) fn reset_if_changed(&mut self, settings: &AggregateSettings) {
+        let fitting = Self::new(self.id, settings);
         let bounds = |series: &Self| series.layout.as_ref().map(|layout| layout.bounds().to_vec());
-        if bounds(&fitting) != bounds(self) {
+        if fitting.enabled != self.enabled || bounds(&fitting) != bounds(self) {
             *self = fitting;
         }
     }
@@ -106,7 +106,7 @@ impl SeriesFamily {
     }
 
     /// Returns the index of a key's series. It stays valid until
-    /// [`reset_if_layout_changed`](Self::reset_if_layout_changed) is called.
+    /// [`reset_if_changed`](Self::reset_if_changed) is called.
     pub(in crate::export) fn index_of(
         &mut self,
         (syms, set): (&[Symbol], ClassSet),
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn a_flood_of_series_ends_in_one_that_says_so() {
         let (mut symbols, mut series) =
-            (Interner::default(), SeriesFamily::new(Id::Stalls, Convention::Frozen, &Slos::default()));
+            (Interner::default(), SeriesFamily::new(Id::Stalls, &AggregateSettings::default()));
         for model in 0..i64::from(MAX_SERIES) + 500 {
             let model = symbols.number(model);
             add(&mut series, &[model], 2, &symbols);
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn an_absent_attribute_is_left_out() {
         let mut symbols = Interner::default();
-        let mut series = SeriesFamily::new(Id::Terminations, Convention::Frozen, &Slos::default());
+        let mut series = SeriesFamily::new(Id::Terminations, &AggregateSettings::default());
         let (done, token) = (symbols.text("done"), symbols.bool_value(true));
         add(&mut series, &[Symbol::default(), done, token], 1, &symbols);
         let point = &series.snapshot().unwrap().points[0];

@@ -41,7 +41,7 @@ pub fn scrape_bound(settings: &AggregateSettings, classes: &RequestClasses, is_o
     let servers = if is_one_server { 1 } else { u64::from(MAX_SERIES) };
     let limits = ScrapeLimits { servers, ..ScrapeLimits::new(settings, classes) };
     let mut bound = ScrapeBound { series: 0, bytes: 0, class_sets: limits.class_sets };
-    for (id, instrument) in Id::all().zip(TABLE).filter(|(_, instrument)| instrument.is_in(settings.convention)) {
+    for (id, instrument) in Id::all().zip(TABLE).filter(|(_, instrument)| settings.exports(instrument)) {
         let (families, labels) = (limits.families(id, instrument), limits.label_bytes(id, instrument));
         let lines = match instrument.kind {
             InstrumentKind::Histogram(_) => {
@@ -156,6 +156,9 @@ mod tests {
         assert!(one.series < few.series && few.series < many.series, "{one:?} {few:?} {many:?}");
         let two = bound(8, &["chat: ttft<=1s", "b: e2e<=1s"], &[], 20);
         assert!(bound(8, &[], &[], 20).series < few.series && few.series < two.series);
+        let without_client = AggregateSettings { gen_ai_client: false, ..AggregateSettings::default() };
+        let of = |settings| scrape_bound(settings, &RequestClasses::default(), true).series;
+        assert!(of(&without_client) < of(&AggregateSettings::default()));
         assert!(many.bytes > 100 * many.series && many.bytes < 1_000 * many.series);
     }
 

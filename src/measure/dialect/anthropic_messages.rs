@@ -43,6 +43,9 @@ const REQUEST: &[(&str, RequestField)] = &[
     ("max_tokens", RequestField::MaxTokens),
     ("temperature", RequestField::Temperature),
     ("top_p", RequestField::TopP),
+    ("top_k", RequestField::TopK),
+    ("output_config.effort", RequestField::ReasoningLevel),
+    ("output_config.format.type", RequestField::OutputType),
 ];
 
 const REPLY: &[(&str, ReplyField)] = &[
@@ -51,7 +54,7 @@ const REPLY: &[(&str, ReplyField)] = &[
     ("stop_reason", ReplyField::Finish),
     ("usage.input_tokens", ReplyField::Input),
     ("usage.cache_read_input_tokens", ReplyField::CachedBeside),
-    ("usage.cache_creation_input_tokens", ReplyField::Input),
+    ("usage.cache_creation_input_tokens", ReplyField::CacheWriteBeside),
     ("usage.output_tokens", ReplyField::Output),
     ("type", ReplyField::Mark),
     ("error.message", ReplyField::Error),
@@ -95,8 +98,9 @@ impl AnthropicUsage {
     }
 
     fn usage(self) -> Usage {
-        let input = sum(sum(self.input, self.cache_read), self.cache_creation);
-        Usage { input, cached: self.cache_read, output: self.output, reasoning: None }
+        let (cached, cache_write) = (self.cache_read, self.cache_creation);
+        let input = sum(sum(self.input, cached), cache_write);
+        Usage { input, cached, cache_write, output: self.output, reasoning: None }
     }
 }
 

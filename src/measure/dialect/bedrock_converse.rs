@@ -52,7 +52,7 @@ const REPLY: &[(&str, ReplyField)] = &[
     ("stopReason", ReplyField::Finish),
     ("usage.inputTokens", ReplyField::Input),
     ("usage.cacheReadInputTokens", ReplyField::CachedBeside),
-    ("usage.cacheWriteInputTokens", ReplyField::Input),
+    ("usage.cacheWriteInputTokens", ReplyField::CacheWriteBeside),
     ("usage.outputTokens", ReplyField::Output),
     ("message", ReplyField::Error),
     ("__type", ReplyField::Kind),
@@ -165,20 +165,20 @@ fn inside(walk: &mut JsonWalker<'_>, name: &[u8]) -> Option<bool> {
 
 /// Reads the usage. `inputTokens` excludes cache reads and writes; the total includes them.
 fn counts(walk: &mut JsonWalker<'_>) -> Option<Usage> {
-    let (mut usage, mut total, mut cache_write) = (Usage::default(), None, None);
+    let (mut usage, mut total) = (Usage::default(), None);
     walk.object(|key, walk| {
         match key {
             b"inputTokens" => usage.input = count(walk)?,
             b"outputTokens" => usage.output = count(walk)?,
             b"totalTokens" => total = count(walk)?,
             b"cacheReadInputTokens" => usage.cached = count(walk)?,
-            b"cacheWriteInputTokens" => cache_write = count(walk)?,
+            b"cacheWriteInputTokens" => usage.cache_write = count(walk)?,
             _ => walk.skip()?,
         }
         Some(())
     })?;
     let by_total =
         total.and_then(|total: u64| total.checked_sub(usage.output?)).filter(|all| Some(*all) >= usage.input);
-    usage.input = by_total.or(sum(sum(usage.input, usage.cached), cache_write));
+    usage.input = by_total.or(sum(sum(usage.input, usage.cached), usage.cache_write));
     Some(usage)
 }

@@ -42,6 +42,9 @@ const REQUEST: &[(&str, RequestField)] = &[
     ("inferenceConfig.maxTokens", RequestField::MaxTokensElse),
     ("temperature", RequestField::Temperature),
     ("top_p", RequestField::TopP),
+    ("top_k", RequestField::TopK),
+    ("output_config.effort", RequestField::ReasoningLevel),
+    ("output_config.format.type", RequestField::OutputType),
 ];
 
 /// Fields of Anthropic's and Llama's replies; the other vendors' replies have no counts.
@@ -51,7 +54,7 @@ const REPLY: &[(&str, ReplyField)] = &[
     ("stop_reason", ReplyField::Finish),
     ("usage.input_tokens", ReplyField::Input),
     ("usage.cache_read_input_tokens", ReplyField::CachedBeside),
-    ("usage.cache_creation_input_tokens", ReplyField::Input),
+    ("usage.cache_creation_input_tokens", ReplyField::CacheWriteBeside),
     ("usage.output_tokens", ReplyField::Output),
     ("prompt_token_count", ReplyField::Input),
     ("generation_token_count", ReplyField::Output),
@@ -192,18 +195,18 @@ impl<'a> VendorEvent<'a> {
 
 /// Reads Bedrock's counts. `inputTokenCount` excludes cache reads and writes.
 fn metrics(walk: &mut JsonWalker<'_>) -> Option<Usage> {
-    let (mut usage, mut cache_write) = (Usage::default(), None);
+    let mut usage = Usage::default();
     walk.object(|key, walk| {
         match key {
             b"inputTokenCount" => usage.input = count(walk)?,
             b"outputTokenCount" => usage.output = count(walk)?,
             b"cacheReadInputTokenCount" => usage.cached = count(walk)?,
-            b"cacheWriteInputTokenCount" => cache_write = count(walk)?,
+            b"cacheWriteInputTokenCount" => usage.cache_write = count(walk)?,
             _ => walk.skip()?,
         }
         Some(())
     })?;
-    usage.input = sum(sum(usage.input, usage.cached), cache_write);
+    usage.input = sum(sum(usage.input, usage.cached), usage.cache_write);
     Some(usage)
 }
 

@@ -23,6 +23,10 @@ pub enum ReplyField {
     Cached,
     /// Cached prompt tokens that [`Input`](Self::Input) excludes.
     CachedBeside,
+    /// Prompt tokens written to a cache.
+    CacheWrite,
+    /// Prompt tokens written to a cache that [`Input`](Self::Input) excludes.
+    CacheWriteBeside,
     /// Output tokens; several fields are added.
     Output,
     /// Output tokens of a choice from the server's running counter.
@@ -112,6 +116,10 @@ impl Document {
             ReplyField::CachedBeside => {
                 (usage.cached, usage.input) = (usage.cached.or(number), sum(usage.input, number))
             }
+            ReplyField::CacheWrite => usage.cache_write = usage.cache_write.or(number),
+            ReplyField::CacheWriteBeside => {
+                (usage.cache_write, usage.input) = (usage.cache_write.or(number), sum(usage.input, number));
+            }
             ReplyField::Output => usage.output = sum(usage.output, number),
             ReplyField::Reasoning => first_of(&mut self.reasoning_of, index, &mut usage.reasoning, number),
             ReplyField::ReasoningBeside => {
@@ -189,6 +197,8 @@ impl PerChoiceCounts {
         Usage {
             input: total(&mut self.input, prompt, own.input),
             cached: total(&mut self.cached, prompt, own.cached),
+            // No server with counts per choice reports it.
+            cache_write: None,
             output: total(&mut self.output, choice, own.output),
             reasoning: total(&mut self.reasoning, choice, own.reasoning),
         }

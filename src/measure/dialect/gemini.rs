@@ -41,6 +41,9 @@ const REQUEST: &[(&str, RequestField)] = &[
     ("generationConfig.frequencyPenalty", RequestField::FrequencyPenalty),
     ("generationConfig.presencePenalty", RequestField::PresencePenalty),
     ("generationConfig.seed", RequestField::Seed),
+    ("generationConfig.topK", RequestField::TopK),
+    ("generationConfig.thinkingConfig.thinkingLevel", RequestField::ReasoningLevel),
+    ("generationConfig.responseMimeType", RequestField::OutputType),
     // Protocol Buffers also accept a field's original name.
     ("generation_config.max_output_tokens", RequestField::MaxTokens),
     ("generation_config.candidate_count", RequestField::Choices),
@@ -49,6 +52,9 @@ const REQUEST: &[(&str, RequestField)] = &[
     ("generation_config.frequency_penalty", RequestField::FrequencyPenalty),
     ("generation_config.presence_penalty", RequestField::PresencePenalty),
     ("generation_config.seed", RequestField::Seed),
+    ("generation_config.top_k", RequestField::TopK),
+    ("generation_config.thinking_config.thinking_level", RequestField::ReasoningLevel),
+    ("generation_config.response_mime_type", RequestField::OutputType),
 ];
 
 /// Candidates per event beyond the first. Real requests stay far below this limit, and each candidate takes memory.

@@ -41,6 +41,7 @@ const REQUEST: &[(&str, RequestField)] = &[
     ("frequency_penalty", RequestField::FrequencyPenalty),
     ("presence_penalty", RequestField::PresencePenalty),
     ("seed", RequestField::Seed),
+    ("top_k", RequestField::TopK),
 ];
 
 /// One answer is an object; several answers are a list.
@@ -209,7 +210,7 @@ impl LlamacppCompletionReader {
         }
         let input = parts.evaluated.filter(|input| *input > 0);
         if input.is_some() && (parts.stop || !self.shares.know_prompt(choice)) {
-            let own = Usage { input, cached: parts.cached, output: None, reasoning: None };
+            let own = Usage { input, cached: parts.cached, ..Usage::default() };
             sink.delta(0, Delta::Usage(self.shares.add(choice, own)));
         }
         if parts.stop {

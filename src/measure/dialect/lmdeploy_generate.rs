@@ -20,4 +20,5 @@ const REQUEST: &[(&str, RequestField)] = &[
     ("max_tokens", RequestField::MaxTokens),
     ("temperature", RequestField::Temperature),
     ("top_p", RequestField::TopP),
+    ("top_k", RequestField::TopK),
 ];

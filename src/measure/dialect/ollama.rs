@@ -31,6 +31,11 @@ pub(super) const REQUEST: &[(&str, RequestField)] = &[
     ("options.frequency_penalty", RequestField::FrequencyPenalty),
     ("options.presence_penalty", RequestField::PresencePenalty),
     ("options.seed", RequestField::Seed),
+    ("options.top_k", RequestField::TopK),
+    ("think", RequestField::ReasoningLevel),
+    ("format", RequestField::OutputType),
+    // A schema in its place.
+    ("format.type", RequestField::OutputType),
 ];
 
 pub(super) const REPLY: &[(&str, ReplyField)] = &[

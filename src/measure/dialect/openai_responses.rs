@@ -35,6 +35,9 @@ const REQUEST: &[(&str, RequestField)] = &[
     ("max_output_tokens", RequestField::MaxTokens),
     ("temperature", RequestField::Temperature),
     ("top_p", RequestField::TopP),
+    ("top_k", RequestField::TopK),
+    ("reasoning.effort", RequestField::ReasoningLevel),
+    ("text.format.type", RequestField::OutputType),
 ];
 
 const REPLY: &[(&str, ReplyField)] = &[

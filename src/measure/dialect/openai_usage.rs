@@ -12,10 +12,11 @@ const CACHED: u8 = 5;
 const CACHE_HITS: u8 = 6;
 const REASONING: u8 = 7;
 const REASONING_BESIDE: u8 = 8;
+const CACHE_WRITE: u8 = 9;
 
 /// The raw counts of a usage object, by slot.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct UsageCounts([Option<u64>; 6]);
+pub(super) struct UsageCounts([Option<u64>; 7]);
 
 impl UsageCounts {
     pub(super) fn set(&mut self, slot: u8, count: Option<u64>) {
@@ -39,8 +40,9 @@ impl UsageCounts {
 
     /// The usage; `None` if all counts are zero, which some servers send on every event.
     pub(super) fn report(self) -> Option<Usage> {
-        let [input, output, cached, cache_hits, reasoning, reasoning_beside] = self.0;
-        let usage = Usage { input, output, cached: cached.or(cache_hits), reasoning: reasoning.or(reasoning_beside) };
+        let [input, output, cached, cache_hits, reasoning, reasoning_beside, cache_write] = self.0;
+        let (cached, reasoning) = (cached.or(cache_hits), reasoning.or(reasoning_beside));
+        let usage = Usage { input, cached, cache_write, output, reasoning };
         Some(usage).filter(is_report)
     }
 }
@@ -53,6 +55,8 @@ pub(super) fn usage(walk: &mut JsonWalker<'_>) -> Option<UsageCounts> {
         b"completion_tokens" => counts.read(OUTPUT, walk),
         b"prompt_tokens_details" => walk.object(|key, walk| match key {
             b"cached_tokens" => counts.read_detail(CACHED, walk),
+            // vLLM's name.
+            b"created_cache_tokens" => counts.read_detail(CACHE_WRITE, walk),
             _ => walk.skip(),
         }),
         b"completion_tokens_details" => walk.object(|key, walk| match key {

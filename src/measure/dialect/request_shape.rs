@@ -36,6 +36,12 @@ pub struct RequestShape {
     pub presence_penalty: Option<f64>,
     /// Sampling seed.
     pub seed: Option<u64>,
+    /// Number of candidates of a token.
+    pub top_k: Option<u64>,
+    /// How much to reason; `None` also for a word that no server defines.
+    pub reasoning_level: Option<&'static str>,
+    /// Form of the output that the request asks for: `text` or `json`.
+    pub output_type: Option<&'static str>,
     /// Whether the client asked for the final usage report.
     pub include_usage: bool,
     /// Whether the client asked for usage on every event, which makes it a running counter.

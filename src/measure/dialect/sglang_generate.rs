@@ -41,6 +41,7 @@ const REQUEST: &[(&str, RequestField)] = &[
     ("sampling_params.top_p", RequestField::TopP),
     ("sampling_params.frequency_penalty", RequestField::FrequencyPenalty),
     ("sampling_params.presence_penalty", RequestField::PresencePenalty),
+    ("sampling_params.top_k", RequestField::TopK),
 ];
 
 /// One prompt gets an object, several get a list.
@@ -247,7 +248,7 @@ impl SglangGenerateReader {
             sink.delta(parts.index, Delta::Evidence { tokens });
         }
         // The output count is a running counter.
-        let own = Usage { input: parts.prompt, cached: parts.cached, output: None, reasoning: parts.reasoning };
+        let own = Usage { input: parts.prompt, cached: parts.cached, reasoning: parts.reasoning, ..Usage::default() };
         let usage = self.shares.add(parts.index, own);
         if usage.input.unwrap_or(0) > 0 {
             sink.delta(0, Delta::Usage(usage));

@@ -35,6 +35,7 @@ const REQUEST: &[(&str, RequestField)] = &[
     ("parameters.top_p", RequestField::TopP),
     ("parameters.frequency_penalty", RequestField::FrequencyPenalty),
     ("parameters.seed", RequestField::Seed),
+    ("parameters.top_k", RequestField::TopK),
 ];
 
 /// `/generate` returns an object, `/` a list of one.

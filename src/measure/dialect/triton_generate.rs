@@ -40,6 +40,7 @@ const REQUEST: &[(&str, RequestField)] = &[
     ("parameters.temperature", RequestField::Temperature),
     ("parameters.top_p", RequestField::TopP),
     ("parameters.seed", RequestField::Seed),
+    ("parameters.top_k", RequestField::TopK),
 ];
 
 const REPLY: &[(&str, ReplyField)] = &[

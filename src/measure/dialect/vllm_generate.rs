@@ -29,6 +29,7 @@ const REQUEST: &[(&str, RequestField)] = &[
     ("sampling_params.frequency_penalty", RequestField::FrequencyPenalty),
     ("sampling_params.presence_penalty", RequestField::PresencePenalty),
     ("sampling_params.seed", RequestField::Seed),
+    ("sampling_params.top_k", RequestField::TopK),
     ("stream_options.include_usage", RequestField::IncludeUsage),
     ("stream_options.continuous_usage_stats", RequestField::ContinuousUsage),
 ];

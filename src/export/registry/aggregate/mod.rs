@@ -9,6 +9,7 @@
 //! | `replay.*` | every request of a run |
 //! | everything below | requests of a dialect |
 //! | request duration | all, with `error.type` if the response was incomplete |
+//! | `gen_ai.client.*`, with `gen_ai_client` | as those of servers below: duration, first chunk as TTFT, time per chunk as gaps, usage |
 //! | TTFT, phases, TPOT, remaining gaps at the end | successes only; TPOT with at least two tokens |
 //! | gaps and stalls of long streams | on arrival, once a second: the outcome is not known yet, and a stream that fails after minutes did deliver those tokens at that pace |
 //! | usage | responses with usage from the server |
@@ -83,7 +84,7 @@ type SeriesKey = (Id, usize);
 impl Aggregate {
     /// Creates an empty aggregation.
     pub fn new(settings: AggregateSettings) -> Self {
-        let series = Id::all().map(|id| SeriesFamily::new(id, settings.convention, &settings.slos)).collect();
+        let series = Id::all().map(|id| SeriesFamily::new(id, &settings)).collect();
         let models = AdmittedModels::new(settings.max_models);
         let classes = AdmittedClasses::new(settings.max_class_values);
         Self {
@@ -98,9 +99,9 @@ impl Aggregate {
     }
 
     /// Applies new settings. Histograms whose bounds move with an SLO restart at zero, which every reader of counters
-    /// handles; all other counts remain.
+    /// handles, and so do instruments that are exported again; all other counts remain.
     pub fn apply(&mut self, settings: AggregateSettings) {
-        self.series.iter_mut().for_each(|series| series.reset_if_layout_changed(settings.convention, &settings.slos));
+        self.series.iter_mut().for_each(|series| series.reset_if_changed(&settings));
         self.models.set_limit(settings.max_models);
         self.classes.set_limit(settings.max_class_values);
         self.series_cache = SeriesCache::default();
@@ -158,12 +159,14 @@ impl Aggregate {
         if record.shape.dialect.is_none() {
             return;
         }
-        self.record((Id::RequestDuration, 0), record.duration().as_nanos(), entry, |symbols| {
-            with_label(gen_ai, error_type(record).map_or(Symbol::default(), |error| symbols.text(&error)))
-        });
+        for id in [Id::RequestDuration, Id::ClientDuration, Id::InferenceDuration] {
+            self.record((id, 0), record.duration().as_nanos(), entry, |symbols| {
+                with_label(gen_ai, error_type(record).map_or(Symbol::default(), |error| symbols.text(&error)))
+            });
+        }
         if record.outcome == Outcome::Success {
             self.latencies(record, gen_ai, entry);
-            self.gaps(&record.gaps, entry);
+            self.gaps(&record.gaps, gen_ai, entry);
         }
         self.usage(record, gen_ai, entry);
         if let Some(TokenCount { tokens, source }) = record.output_tokens {
@@ -187,8 +190,9 @@ impl Aggregate {
     pub fn record_progress(&mut self, progress: &Progress, moment: TimePoint) {
         let model = self.models.admit(progress.shape.model.as_deref(), true, &mut self.interner);
         let classes = self.classes.admit(&progress.shape.classes, true);
+        let gen_ai = gen_ai(&progress.shape, model, &self.settings, &mut self.interner);
         let entry = RecordContext { model, classes, ..RecordContext::new(moment, None) };
-        self.gaps(&progress.gaps, entry);
+        self.gaps(&progress.gaps, gen_ai, entry);
         self.stalls(progress.stalls, entry);
         self.tokens(progress.tokens, entry);
         self.chunk_overheads(&progress.chunk_overheads, entry);
@@ -233,6 +237,11 @@ impl Aggregate {
         if !record.streamed {
             return;
         }
+        if let Some(waited) = record.time_to_first_chunk() {
+            for id in [Id::ClientFirstChunk, Id::InferenceFirstChunk] {
+                self.record((id, 0), waited.as_nanos(), entry, |_| gen_ai);
+            }
+        }
         let phases = [
             ("headers", times.head),
             ("first_byte", times.first_byte),
@@ -252,7 +261,15 @@ impl Aggregate {
         }
     }
 
-    fn gaps(&mut self, gaps: &[TokenEvent], entry: RecordContext<'_>) {
+    fn gaps(&mut self, gaps: &[TokenEvent], gen_ai: GenAiLabels, entry: RecordContext<'_>) {
+        let Some(longest) = gaps.iter().map(|gap| gap.gap().as_nanos()).max() else { return };
+        for id in [Id::ClientChunkTime, Id::InferenceChunkTime] {
+            let Some(series) = self.distribution((id, 0), entry, |_| gen_ai) else { continue };
+            gaps.iter().for_each(|gap| series.record(gap.gap().as_nanos()));
+            if let Some((trace, unix)) = entry.exemplar {
+                series.set_exemplar(longest, trace, unix);
+            }
+        }
         for method in GapMethod::ALL {
             let of_method = |gap: &TokenEvent| Some(gap.latency()).filter(|(_, how)| *how == method);
             let mut latencies = gaps.iter().filter_map(of_method).map(|(latency, _)| latency.as_nanos()).peekable();
@@ -292,7 +309,12 @@ impl Aggregate {
                 self.count((total, 0), tokens, entry, of_modality);
             }
         }
-        for (tokens, total) in [(usage.cached, Id::UsageCached), (usage.reasoning, Id::UsageReasoning)] {
+        let parts = [
+            (usage.cached, Id::UsageCached),
+            (usage.cache_write, Id::UsageCacheWrite),
+            (usage.reasoning, Id::UsageReasoning),
+        ];
+        for (tokens, total) in parts {
             if let Some(tokens) = tokens {
                 self.count((total, 0), tokens, entry, of_modality);
             }

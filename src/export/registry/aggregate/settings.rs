@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::export::registry::catalog::Convention;
+use crate::export::registry::catalog::{Convention, Instrument};
 use crate::measure::dialect::Dialect;
 use crate::measure::slo::Slos;
 
-/// Default limit on models with their own series. A server has a handful; each costs about 30 KiB here and 400 series
+/// Default limit on models with their own series. A server has a handful; each costs about 35 KiB here and 450 series
 /// in the backend.
 pub const DEFAULT_MAX_MODELS: usize = 100;
 
@@ -24,6 +24,8 @@ pub struct AggregateSettings {
     pub max_class_values: usize,
     /// `gen_ai.provider.name`; the default is the owner of the dialect's API.
     pub provider: Option<String>,
+    /// Whether to export the metrics of a client: `gen_ai.client.*`, and the usage in spans.
+    pub gen_ai_client: bool,
     /// `url.scheme` of the listener.
     pub scheme: &'static str,
     /// Version of the `gen_ai.*` names.
@@ -37,6 +39,7 @@ impl Default for AggregateSettings {
             max_models: DEFAULT_MAX_MODELS,
             max_class_values: DEFAULT_MAX_CLASS_VALUES,
             provider: None,
+            gen_ai_client: true,
             scheme: "http",
             convention: Convention::default(),
         }
@@ -44,6 +47,11 @@ impl Default for AggregateSettings {
 }
 
 impl AggregateSettings {
+    /// Returns `true` if this instrument is exported.
+    pub(in crate::export) fn exports(&self, instrument: &Instrument) -> bool {
+        instrument.is_in(self.convention) && (self.gen_ai_client || !instrument.is_of_client())
+    }
+
     /// Returns `gen_ai.provider.name` for a dialect, using the conventions' value where one exists.
     pub(in crate::export) fn provider_of(&self, dialect: &'static Dialect) -> &str {
         let whose = || {

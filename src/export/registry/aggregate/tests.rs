@@ -71,6 +71,34 @@ fn a_success_feeds_every_latency_with_the_attributes_of_its_request() {
 }
 
 #[test]
+fn a_client_sees_the_duration_the_first_chunk_and_the_time_to_each_chunk_whatever_tokens_it_has() {
+    let document = RequestRecord { streamed: false, gaps: Box::default(), ..record() };
+    let snapshot = of(&[record(), document]);
+    let of = |id| series(&snapshot, id, &["gen_ai.request.model", "server.address"]);
+    assert_eq!(of(Id::ClientDuration), rows([("tiny llm.local", 2, 610.0)]));
+    assert_eq!(of(Id::ClientFirstChunk), rows([("tiny llm.local", 1, 200.0)]), "a document has no chunks");
+    assert_eq!(of(Id::ClientChunkTime), rows([("tiny llm.local", 4, 100.0)]), "20 ms are not shared by two tokens");
+}
+
+#[test]
+fn without_the_metrics_of_a_client_those_of_the_server_stay_and_they_begin_again_at_zero() {
+    let mut aggregate = aggregate();
+    let of_client = |aggregate: &Aggregate| {
+        let families = aggregate.snapshot(NOW).families;
+        families.iter().filter(|family| family.id.instrument().is_of_client()).count()
+    };
+    aggregate.record_finished(&record(), None, NOW);
+    assert_eq!(of_client(&aggregate), 4);
+    aggregate.apply(AggregateSettings { gen_ai_client: false, ..AggregateSettings::default() });
+    aggregate.record_finished(&record(), None, NOW);
+    assert_eq!(of_client(&aggregate), 0);
+    assert_eq!(series(&aggregate.snapshot(NOW), Id::TimeToFirstToken, &[]), rows([("", 2, 400.0)]));
+    aggregate.apply(AggregateSettings::default());
+    aggregate.record_finished(&record(), None, NOW);
+    assert_eq!(series(&aggregate.snapshot(NOW), Id::ClientDuration, &[]), rows([("", 1, 305.0)]));
+}
+
+#[test]
 fn phases_are_measured_from_the_first_byte_of_the_request() {
     let phases = series(&of(&[record()]), Id::TimeToPhase, &["gen_ai.request.model", "phase"]);
     let expected = [
@@ -109,8 +137,16 @@ fn failures_feed_the_duration_with_their_error_and_no_latency() {
         ("upstream_reset", 1, 305.0),
     ];
     assert_eq!(durations, rows(expected));
-    for id in [Id::TimeToFirstToken, Id::TimePerOutputToken, Id::TimeToPhase, Id::InterTokenLatency, Id::TokensPerChunk]
-    {
+    assert_eq!(series(&snapshot, Id::ClientDuration, &["error.type"]), durations);
+    for id in [
+        Id::TimeToFirstToken,
+        Id::TimePerOutputToken,
+        Id::TimeToPhase,
+        Id::InterTokenLatency,
+        Id::TokensPerChunk,
+        Id::ClientFirstChunk,
+        Id::ClientChunkTime,
+    ] {
         assert!(snapshot.points(id).is_empty(), "{id:?}");
     }
 }
@@ -162,12 +198,22 @@ fn usage_is_reported_where_it_is_known_and_is_never_zero_for_unknown() {
 fn the_latest_convention_splits_usage_into_instruments_of_its_own() {
     let mut aggregate =
         Aggregate::new(AggregateSettings { convention: Convention::Latest, ..AggregateSettings::default() });
-    aggregate.record_finished(&record(), None, NOW);
+    let mut written = record();
+    written.usage.cache_write = Some(30);
+    aggregate.record_finished(&written, None, NOW);
     let snapshot = aggregate.snapshot(NOW);
-    assert!(snapshot.points(Id::TokenUsage).is_empty());
+    for id in [Id::TokenUsage, Id::ClientDuration, Id::ClientFirstChunk, Id::ClientChunkTime] {
+        assert!(snapshot.points(id).is_empty(), "{id:?}");
+    }
+    for (id, count, millis) in
+        [(Id::InferenceDuration, 1, 305.0), (Id::InferenceFirstChunk, 1, 200.0), (Id::InferenceChunkTime, 4, 100.0)]
+    {
+        assert_eq!(series(&snapshot, id, &["gen_ai.request.model"]), rows([("tiny", count, millis)]), "{id:?}");
+    }
     assert_eq!(series(&snapshot, Id::InputTokens, &["gen_ai.operation.name"]), rows([("chat", 1, 100.0)]));
     assert_eq!(series(&snapshot, Id::OutputTokens, &[]), rows([("", 1, 6.0)]));
-    for (id, tokens) in [(Id::UsageInput, 100), (Id::UsageCached, 64), (Id::UsageOutput, 6)] {
+    for (id, tokens) in [(Id::UsageInput, 100), (Id::UsageCached, 64), (Id::UsageCacheWrite, 30), (Id::UsageOutput, 6)]
+    {
         assert_eq!(series(&snapshot, id, &["gen_ai.token.modality"]), rows([("unknown", tokens, 0.0)]));
     }
     assert!(snapshot.points(Id::UsageReasoning).is_empty());
@@ -188,6 +234,9 @@ fn progress_moves_the_counters_and_the_end_adds_the_rest() {
     let during = aggregate.snapshot(NOW);
     assert_eq!(series(&during, Id::StreamTokens, &["source"]), rows([("chunks", 3, 0.0)]));
     assert_eq!(series(&during, Id::InterTokenLatency, &["method"])[0], ("chunk".to_owned(), 1, 40.0));
+    let chunks =
+        series(&during, Id::ClientChunkTime, &["gen_ai.operation.name", "gen_ai.provider.name", "server.port"]);
+    assert_eq!(chunks, rows([("chat openai 8000", 4, 100.0)]));
 
     let end = RequestRecord { tokens_reported: 3, gaps: Box::default(), stalls: 1, ..record() };
     aggregate.record_finished(&end, None, NOW);
