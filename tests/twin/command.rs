@@ -67,6 +67,65 @@ fn a_simulated_run_is_read_like_a_run_and_marked_in_every_form() {
 }
 
 #[test]
+fn a_comparison_and_a_history_of_simulated_runs_say_so_in_every_form() {
+    let place = place();
+    let folder = place.path();
+    // Equal replicas and routers: the runs differ in a parameter alone.
+    for (out, more) in [("s1", &[][..]), ("s2", &["--set", "kv-blocks=600"])] {
+        ok(folder, &[&RUN[..], &["--replicas", "2", "-o", out], more].concat());
+    }
+    const BOTH: &str = "both sides are SIMULATED: a twin's prediction, not a measurement";
+    const ALL: &str = "2 of 2 runs are SIMULATED: a twin's prediction, not a measurement";
+    let compared = |args: &[&str]| streamgauge(folder, &[&["compare"], args].concat()).stdout;
+    for form in [&[][..], &["--plain"], &["--markdown"], &["--html"]] {
+        let told = compared(&[form, &["s1", "s2"]].concat());
+        assert!(told.contains(BOTH), "{form:?}: {told}");
+        let told = compared(&[&["--trend"], form, &["s1", "s2"]].concat());
+        assert!(told.contains(ALL), "{form:?}: {told}");
+    }
+    let json_of = |args: &[&str]| serde_json::from_str::<Value>(&compared(args)).unwrap();
+    assert_eq!(json_of(&["--json", "s1", "s2"])["simulated"], json!({ "before": true, "after": true }));
+    let trend = json_of(&["--trend", "--json", "s1", "s2"]);
+    assert_eq!((&trend["runs"][0]["simulated"], &trend["runs"][1]["simulated"]), (&json!(true), &json!(true)));
+    // A capture was measured; the prediction beside it was not.
+    let mixed = json_of(&["--json", "traffic.jsonl", "s1"]);
+    assert_eq!(mixed["simulated"], json!({ "before": false, "after": true }));
+    assert!(compared(&["traffic.jsonl", "s1"]).contains("the side after is SIMULATED"));
+    let measured = compared(&["traffic.jsonl", "traffic.jsonl"]);
+    assert!(!measured.to_lowercase().contains("simulated"), "{measured}");
+}
+
+#[test]
+fn files_and_exports_of_a_simulated_run_keep_the_mark() {
+    const MARK: &str = "SIMULATED: a twin's prediction, not a measurement";
+    let place = place();
+    let folder = place.path();
+    ok(folder, &[&RUN[..], &["-o", "out"]].concat());
+    let log = fs::read_to_string(folder.join("out/histograms.hlog")).unwrap();
+    assert!(log.contains(&format!("#{MARK}\n")), "{log}");
+    let exported = |format: &str| streamgauge(folder, &["report", "out", "--slice", "10s", "--out-format", format]);
+    let llmd: Value = serde_json::from_str(&exported("llmd").stdout).unwrap();
+    assert_eq!(llmd["run"]["description"], json!(MARK));
+    for format in ["aiperf-timeslices", "aiperf-timeslices-csv"] {
+        let told = exported(format);
+        assert!(told.stderr.contains(&format!("note: out is {MARK}")), "{format}: {}", told.stderr);
+    }
+    let rows = "out/records.jsonl.zst";
+    assert!(ok(folder, &["report", rows]).contains(&format!("{rows} is {MARK}")));
+    assert!(ok(folder, &["trace", "info", "out"]).contains(&format!("its results are {MARK}")));
+    // Verbs of `trace` keep the mark.
+    ok(folder, &["trace", "scale", rows, "--rate", "2x", "-o", "twice.jsonl"]);
+    ok(folder, &["trace", "merge", "traffic.jsonl", "twice.jsonl", "-o", "both.jsonl"]);
+    for file in ["twice.jsonl", "both.jsonl"] {
+        let info: Value = serde_json::from_str(&ok(folder, &["trace", "info", file, "--json"])).unwrap();
+        let warnings = info["warnings"].as_array().unwrap();
+        assert!(warnings.iter().any(|warning| warning["warning"] == "simulated"), "{file}: {warnings:?}");
+    }
+    let measured = ok(folder, &["trace", "info", "traffic.jsonl"]);
+    assert!(!measured.contains("SIMULATED"), "{measured}");
+}
+
+#[test]
 fn a_simulated_request_keeps_its_class() {
     let place = place();
     let folder = place.path();

@@ -10,10 +10,8 @@ use crate::measure::histogram::Histogram;
 use crate::measure::slo::Slo;
 use crate::measure::time::Gap;
 use crate::report::ascii_plot::format_percent;
+use crate::trace_file::row::SIMULATED;
 use crate::twin::model::{HeldOutError, TwinModel};
-
-/// First line of every result.
-const SIMULATED: &str = "SIMULATED: a twin's prediction, not a measurement.";
 
 pub(super) fn text(model: &TwinModel, slos: &[Slo], results: &[VariantResult]) -> String {
     let columns = ["variant", "requests/s", "lost", "tokens/s", "TTFT p50", "p99", "TPOT p50", "p99", "E2E p99"];
@@ -44,7 +42,7 @@ pub(super) fn text(model: &TwinModel, slos: &[Slo], results: &[VariantResult]) -
         }));
         table.add_row(row);
     }
-    format!("{SIMULATED} {}\n{}", held_out(model), render_table(&table))
+    format!("{SIMULATED}. {}\n{}", held_out(model), render_table(&table))
 }
 
 fn time(histogram: &Histogram, q: f64) -> String {

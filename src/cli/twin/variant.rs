@@ -60,7 +60,7 @@ impl Variant {
         let folder = args.folder(self);
         let mut output = match &folder {
             Some(folder) => {
-                let header = TraceHeader { blocks: scheme.clone(), ..header };
+                let header = TraceHeader { blocks: scheme.clone(), simulated: true, ..header };
                 let output = RunOutput::new(folder, header).and_then(|output| output.begin(started));
                 Some(output.with_context(|| context(folder))?)
             }
