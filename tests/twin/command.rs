@@ -185,6 +185,66 @@ fn twice_the_traffic_and_half_the_cache_change_what_they_should() {
 }
 
 #[test]
+fn batches_and_contexts_beyond_the_fit_of_a_fleet_are_noted() {
+    let place = place();
+    let folder = place.path();
+    let engine = |model: &str, batch: u32, context: u64| {
+        let fitted = json!({
+            "requests": 100, "rate": 100.0, "max_in_flight": batch, "max_prompt_tokens": 100_000,
+            "max_context_tokens": context,
+        });
+        json!({ "model": model, "fitted": fitted })
+    };
+    let notes = |engines: &[Value]| -> Vec<String> {
+        let twin = json!({ "streamgauge_twin": 1, "engines": engines });
+        fs::write(folder.join("twin.json"), twin.to_string()).unwrap();
+        let told = streamgauge(folder, &RUN);
+        assert_eq!(told.code, Some(0), "{}", told.stderr);
+        told.stderr.lines().filter(|line| line.contains("EXTRAPOLATED")).map(str::to_owned).collect()
+    };
+    let of = |notes: &[String]| -> Vec<String> {
+        notes.iter().map(|note| note.split(" of ").next().unwrap().to_owned()).collect()
+    };
+    let small = notes(&[engine("m", 1, 50)]);
+    assert_eq!(of(&small), ["note: EXTRAPOLATED: contexts", "note: EXTRAPOLATED: batches"]);
+    assert!(small[0].ends_with("beyond the 50 that the twin was fitted to"), "{small:?}");
+    assert_eq!(notes(&[engine("m", 1_000, 100_000)]), Vec::<String>::new());
+    // The larger fit of another model is no evidence for this one.
+    let two = notes(&[engine("m", 1, 50), engine("n", 1_000, 100_000)]);
+    assert_eq!(of(&two), ["note: EXTRAPOLATED: m: contexts", "note: EXTRAPOLATED: m: batches"]);
+}
+
+#[test]
+fn a_time_beyond_the_histogram_is_no_number_and_an_overload_is_named() {
+    let place = place();
+    let folder = place.path();
+    // One sequence at a time, 600 s each: the 300 requests wait for up to 50 hours.
+    let slow = ["--set", "max-num-seqs=1", "--set", "step-base=600s", "--set", "step-per-seq=0"];
+    let told: Value = serde_json::from_str(&ok(folder, &[&RUN[..], &slow, &["--json"]].concat())).unwrap();
+    let ttft = &told["variants"][0]["ttft_seconds"];
+    assert_eq!((&ttft["p50"], &ttft["p90"], &ttft["p99"]), (&Value::Null, &Value::Null, &Value::Null));
+    let max = ttft["max"].as_f64().unwrap();
+    assert!(max > 100_000.0, "{ttft}");
+    let table = ok(folder, &[&RUN[..], &slow].concat());
+    let row = table.lines().last().unwrap();
+    assert!(row.matches(">4096s").count() >= 3, "{table}");
+    assert_eq!(told["variants"][0]["overloaded"], json!(0));
+
+    // 300 requests, 400 times each, at a replica that serves few of them.
+    let flood = [&RUN[..], &["--scale", "400x", "--set", "step-base=10s", "--set", "max-num-seqs=4"]].concat();
+    let told = streamgauge(folder, &[&flood[..], &["--json"]].concat());
+    assert_eq!(told.code, Some(0), "{}", told.stderr);
+    let variant = serde_json::from_str::<Value>(&told.stdout).unwrap()["variants"][0].clone();
+    let refused = variant["overloaded"].as_u64().unwrap();
+    assert!(refused > 40_000, "{variant}");
+    assert_eq!(variant["lost"], variant["overloaded"]);
+    let note = format!(
+        "note: OVERLOADED: 1 x round-robin refused {refused} of 120000 requests, because 65536 others waited; remedy: more --replicas"
+    );
+    assert!(told.stderr.contains(&note), "{}", told.stderr);
+}
+
+#[test]
 fn a_twin_fitted_to_a_run_predicts_it_and_says_where_it_extrapolates() {
     let place = place();
     let folder = place.path();

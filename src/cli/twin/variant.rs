@@ -67,7 +67,7 @@ impl Variant {
             None => None,
         };
         let judging = judging(&args.slos)?;
-        let mut figures = TwinFigures::new(&args.slos);
+        let mut figures = TwinFigures::new(&args.slos, &self.fleets);
         let simulation = Simulation::new(self.fleets.clone(), scheme, &self.operations);
         let totals = simulation.run(rows, |response| {
             figures.add(&response);
@@ -127,6 +127,7 @@ impl Variant {
                 "max_replicas": totals.max_replicas,
                 "router": self.router,
                 "skipped_rows": totals.skipped,
+                "overloaded": totals.overloaded,
                 "figures": figures.summary(&args.slos),
             },
             "targets": [format!("SIMULATED: {} replicas of {}, {}", self.replicas, args.twin.display(), self.router)],
