@@ -2,13 +2,15 @@
 //!
 //! Token events of different streams that come together are one step of the engine (`steps`). Regressions over steps
 //! give the cost of decoding (`decode`; on busy real servers over `windows`), regressions over first tokens that of
-//! prefill (`prefill`); `limits` finds where the engine left requests waiting. A fit of the first part of the rows
+//! prefill (`prefill`); `limits` finds where the engine left requests waiting. Where several fits explain the rows about
+//! as well, a parameter is a range that spans them (`estimate`). A fit of the first part of the rows
 //! predicts the rest by running the twin (`held_out`); the twin itself is fitted to all rows.
 //!
 //! Every regression is robust: least absolute deviations first, then least squares without the outliers (`robust`).
 
 mod cache_size;
 mod decode;
+mod estimate;
 mod held_out;
 mod limits;
 pub mod observation;
