@@ -11,7 +11,7 @@ use clap::{ArgGroup, ValueHint};
 
 use super::production::production_baseline;
 use super::runner::flags::{Conditions, conditions, sweep_goals};
-use super::terminal::{text_layout, usage_error};
+use super::terminal::{eprint_line, text_layout, usage_error};
 use super::tool_report::{ReportFormat, aiperf_time_slices};
 use super::trace_input::{digest, ensure_rereadable};
 use super::values::{group_by, parse_duration, positive};
@@ -32,6 +32,7 @@ use crate::report::source::{SourceError, SourceReader, read};
 use crate::report::sweep::file::SweepFile;
 use crate::report::sweep::{self, Sweep, SweepReportOptions};
 use crate::report::{PERCENTILES, Report, csv, llmd, markdown, peer_summary, text};
+use crate::trace_file::row::SIMULATED;
 use crate::trace_file::run_files::runs_below;
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
@@ -230,19 +231,22 @@ fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
         if sent.is_some() {
             ensure_rereadable(source).context("--source")?;
             if sent != digest(source)? {
-                crate::cli::terminal::eprint_line(&format!(
+                eprint_line(&format!(
                     "note: {} is not the trace that was sent: its bytes are others",
                     source.display()
                 ));
             }
         }
         let (mut production, lost) = production_baseline(source, window, fold.settings.definitions)?;
-        lost.unconverted_note().iter().for_each(|note| crate::cli::terminal::eprint_line(note));
+        lost.unconverted_note().iter().for_each(|note| eprint_line(note));
         report = report.with_production(source.display().to_string(), &mut production, percentiles);
     }
     let of_slices = args.out_format.filter(|format| format.needs_slices()).zip(args.slice);
     let words = match of_slices {
         Some((format, slice)) => {
+            // The format has no place for the mark.
+            let simulated = report.sources.iter().filter(|source| source.simulated);
+            simulated.for_each(|source| eprint_line(&format!("note: {} is {SIMULATED}", source.path)));
             aiperf_time_slices(format, &args.paths, slice, &fold, args.filter.clone().unwrap_or_default())?
         }
         None if args.json => report.json(),
@@ -314,9 +318,7 @@ impl Args {
         let of = |opened: &SourceReader| opened.source.slos.clone();
         let Some(first) = opened.first().map(of) else { return Ok(Vec::new()) };
         if opened.iter().any(|other| other.source.slos != first) {
-            crate::cli::terminal::eprint_line(
-                "note: the runs were not judged by the same SLOs; --slo says which to judge by",
-            );
+            eprint_line("note: the runs were not judged by the same SLOs; --slo says which to judge by");
             return Ok(Vec::new());
         }
         first.iter().map(|text| text.parse().map_err(|error| anyhow::anyhow!("{error}"))).collect()

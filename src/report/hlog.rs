@@ -16,6 +16,7 @@ use super::definitions::Definitions;
 use super::metric::{MetricUnit, ReportMetric};
 use super::request_view::RequestView;
 use crate::measure::time::{Gap, Stamp, extend_span};
+use crate::trace_file::row::SIMULATED;
 
 /// File name.
 pub const FILE: &str = "histograms.hlog";
@@ -60,16 +61,20 @@ impl Hlog {
         }
     }
 
-    /// Renders the file. `zero` is the wall-clock time of the run's start, in nanoseconds since 1970.
+    /// Renders the file. `zero` is the wall-clock time of the run's start, in nanoseconds since 1970; `simulated` adds
+    /// the comment that marks a twin's prediction.
     ///
     /// # Errors
     /// Returns an error if a histogram cannot be serialized.
-    pub fn render(&self, zero: u64) -> io::Result<Vec<u8>> {
+    pub fn render(&self, zero: u64, simulated: bool) -> io::Result<Vec<u8>> {
         let (first, last) = self.span.unwrap_or_default();
         let begin = Duration::from_nanos(zero.saturating_add(first.as_nanos()));
         let (mut file, mut packer) = (Vec::new(), V2DeflateSerializer::new());
         let mut log = IntervalLogWriterBuilder::new();
         log.add_comment("streamgauge: nanoseconds; the maximum of each line is in milliseconds");
+        if simulated {
+            log.add_comment(SIMULATED);
+        }
         let mut log = log.with_max_value_divisor(NANOS_PER_MILLISECOND).begin_log_with(&mut file, &mut packer)?;
         for (metric, histogram) in &self.histograms {
             let written = log.write_histogram(histogram, begin, last.since(first).into(), Tag::new(metric.key()));

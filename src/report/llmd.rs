@@ -15,6 +15,7 @@ use super::source::ReportSource;
 use super::{Report, RequestSummary};
 use crate::measure::calendar::utc;
 use crate::measure::record::Outcome;
+use crate::trace_file::row::SIMULATED;
 
 /// Version of the schema.
 const VERSION: &str = "0.2.1";
@@ -56,6 +57,9 @@ pub fn render(report: &Report) -> String {
     }
     // The same results have the same id.
     document["run"] = json!({"uid": digest(&document), "time": time(whole, started)});
+    if report.sources.iter().any(|source| source.simulated) {
+        document["run"]["description"] = json!(SIMULATED);
+    }
     // Numbers, names and string keys always serialize.
     serde_json::to_string_pretty(&document).unwrap_or_default() + "\n"
 }

@@ -349,6 +349,7 @@ impl SourceReader {
         }
         let reader = TraceReader::open(&rows)?;
         (source.started_unix_ns, source.sample) = (reader.header().started_unix_ns, reader.header().sample);
+        source.simulated |= reader.header().simulated;
         Ok(Self { source, path: path.to_owned(), rows: RowReader::Trace(Box::new(reader)), scrapes, measured })
     }
 

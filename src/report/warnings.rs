@@ -14,6 +14,7 @@ use super::time_course::TimeCourse;
 use crate::measure::record::{CountSource, LaterTurns, Outcome};
 use crate::measure::server_metrics::ServerMetric;
 use crate::measure::time::{Gap, Stamp};
+use crate::trace_file::row::SIMULATED;
 
 /// Minimum number of values above a percentile; with fewer, another run would give a different value.
 const MIN_TAIL_VALUES: f64 = 10.0;
@@ -221,7 +222,7 @@ impl ReportWarning {
     pub fn text(&self) -> String {
         match self {
             Self::Empty => "there are no requests".to_owned(),
-            Self::Simulated(path) => format!("{path} is SIMULATED: a twin's prediction, not a measurement"),
+            Self::Simulated(path) => format!("{path} is {SIMULATED}"),
             Self::NotValid { path, why } => format!("{path} is not valid: {why}"),
             Self::NoAudit => "no self-test ran, so the load generator's own share in the figures is unknown".to_owned(),
             Self::SenderOverloaded(finding) => format!("the pre-run self-test shows that {finding}"),

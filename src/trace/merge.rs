@@ -48,6 +48,7 @@ pub fn merge(traces: Vec<(String, Trace)>, align: ClockAlignment) -> Result<Trac
         } else {
             unify_blocks(&mut header, &one).map_err(|problem| problem.at_line(&name, None))?;
         }
+        header.simulated |= one.simulated;
         if one.sample != header.sample {
             losses.add("header.sample, for the traces are of different samples", 1);
             header.sample = None;

@@ -26,6 +26,9 @@ pub const BYTES_PER_TOKEN: u64 = 4;
 /// `source` of traces recorded by this program: captures and run results.
 pub const SOURCE: &str = concat!("streamgauge ", env!("CARGO_PKG_VERSION"));
 
+/// What rows of a twin are. Every output that shows figures of such rows states it.
+pub const SIMULATED: &str = "SIMULATED: a twin's prediction, not a measurement";
+
 /// Properties of all rows of a trace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TraceHeader {
@@ -45,6 +48,9 @@ pub struct TraceHeader {
     /// Share of sessions that the capture kept, above 0 and below 1; absent if it kept all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample: Option<f64>,
+    /// True if a twin predicted the results of the rows.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub simulated: bool,
 }
 
 impl TraceHeader {
@@ -57,6 +63,7 @@ impl TraceHeader {
             blocks: None,
             turns: TurnContent::Full,
             sample: None,
+            simulated: false,
         }
     }
 

@@ -1,5 +1,6 @@
 //! What a twin is known to predict: its errors on held-out rows, and the load that it was fitted to.
 
+use super::fleet::FleetOptions;
 use super::model::{FittedLoad, TwinModel};
 
 impl TwinModel {
@@ -23,9 +24,10 @@ impl TwinModel {
         of_metric.map(|(_, error)| error).reduce(f64::max)
     }
 
-    /// The most that the fit of any engine has seen; `None` if no engine states it.
-    pub fn fitted(&self) -> Option<FittedLoad> {
-        let fitted = self.engines.iter().filter_map(|engine| engine.fitted);
+    /// The most that the fit of any engine of this fleet has seen; `None` if no engine states it.
+    pub fn fitted(&self, fleet: &FleetOptions) -> Option<FittedLoad> {
+        let engines = self.engines.iter().filter(|engine| fleet.model.is_none() || engine.model == fleet.model);
+        let fitted = engines.filter_map(|engine| engine.fitted);
         fitted.reduce(|a, b| FittedLoad {
             requests: a.requests.saturating_add(b.requests),
             rate: a.rate.max(b.rate),
@@ -40,6 +42,7 @@ impl TwinModel {
 mod tests {
     use super::*;
     use crate::twin::model::{HeldOutError, TwinEngine, VERSION};
+    use crate::twin::router::Router;
 
     #[test]
     fn the_error_of_a_metric_is_its_worst_percentile_of_any_engine() {
@@ -55,6 +58,21 @@ mod tests {
         ];
         let twin = TwinModel { streamgauge_twin: VERSION, version: String::new(), sources: Vec::new(), engines };
         assert_eq!((twin.error_of("ttft"), twin.error_of("itl")), (Some(0.25), None));
-        assert_eq!(twin.fitted().map(|load| (load.rate, load.requests)), Some((5.0, 20)));
+        let fleets = twin.fleets(&[], None, Router::RoundRobin).unwrap();
+        assert_eq!(twin.fitted(&fleets[0]).map(|load| (load.rate, load.requests)), Some((5.0, 20)));
+    }
+
+    #[test]
+    fn a_fleet_knows_only_the_fits_of_its_own_model() {
+        let engine = |model: &str, max_prompt_tokens| TwinEngine {
+            model: Some(model.to_owned()),
+            fitted: Some(FittedLoad { max_prompt_tokens, ..FittedLoad::default() }),
+            ..TwinEngine::default()
+        };
+        let engines = vec![engine("a", 8_000), engine("b", 1_000), engine("b", 2_000)];
+        let twin = TwinModel { streamgauge_twin: VERSION, version: String::new(), sources: Vec::new(), engines };
+        let fleets = twin.fleets(&[], None, Router::RoundRobin).unwrap();
+        let fitted: Vec<_> = fleets.iter().map(|fleet| twin.fitted(fleet).unwrap().max_prompt_tokens).collect();
+        assert_eq!(fitted, [8_000, 2_000]);
     }
 }

@@ -11,6 +11,10 @@ use crate::engine::{EngineJob, EngineOptions};
 use crate::measure::time::Stamp;
 use crate::trace_file::row::BlockScheme;
 
+/// Most requests that wait in a fleet, beyond those that its replicas run at once. A fleet that serves less than comes
+/// would queue without end, and each request takes some kilobytes: it refuses further ones.
+pub const MAX_QUEUED_REQUESTS: usize = 1 << 16;
+
 /// Engines and size of a fleet.
 #[derive(Clone, Debug)]
 pub struct FleetOptions {
@@ -60,6 +64,18 @@ impl TwinModel {
     }
 }
 
+impl FleetOptions {
+    /// Whether requests for this model come here.
+    pub fn serves(&self, model: Option<&str>) -> bool {
+        self.model.is_none() || self.model.as_deref() == model
+    }
+
+    /// Replicas that serve at first.
+    pub fn count(&self) -> u32 {
+        self.router.replicas().unwrap_or(self.replicas)
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Fleet {
     pub(super) options: FleetOptions,
@@ -75,7 +91,7 @@ pub(super) struct Fleet {
 impl Fleet {
     /// A fleet of running replicas.
     pub(super) fn new(options: FleetOptions, operations: &Operations) -> Self {
-        let count = options.router.replicas().unwrap_or(options.replicas).max(1);
+        let count = options.count().max(1);
         let mut fleet = Self {
             admission: operations.admission.map(|most| usize::try_from(most).unwrap_or(usize::MAX)),
             replicas: Vec::new(),
@@ -179,11 +195,18 @@ impl Fleet {
     ) {
         let reads_caches = self.options.router == Router::Prefix;
         self.candidates.clear();
+        let (mut open, mut most) = (0, MAX_QUEUED_REQUESTS);
         for (index, replica) in self.replicas.iter_mut().enumerate() {
+            open += replica.in_flight();
+            most = most.saturating_add(replica.max_running());
             if replica.state == ReplicaState::Ready {
                 let cached = if reads_caches { replica.engine().cached_tokens(&job.prompt) } else { 0 };
                 self.candidates.push(Candidate { index, in_flight: replica.in_flight(), cached });
             }
+        }
+        if open >= most && !job.transferred {
+            done.push(TwinResponse::refused(request, TwinOutcome::Overloaded));
+            return;
         }
         let key =
             RouteKey { prompt_tokens: request.prompt_tokens, session: request.session, transferred: job.transferred };

@@ -87,7 +87,7 @@ fn list_parameters(schema: &mut schemars::Schema) {
 pub struct FittedLoad {
     /// Requests that the fit used.
     pub requests: u64,
-    /// Mean requests per second.
+    /// Requests per second of the busiest minute.
     pub rate: f64,
     /// Maximum requests in flight.
     pub max_in_flight: u32,
@@ -177,7 +177,7 @@ impl TwinModel {
 }
 
 impl TwinEngine {
-    /// Options of the engine. The queue has no limit: a twin refuses by the admission limit of its fleet.
+    /// Options of the engine. The queue of a twin has the limits of its fleet.
     ///
     /// # Errors
     /// A parameter is out of range.

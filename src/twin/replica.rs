@@ -82,6 +82,11 @@ impl Replica {
         &self.options
     }
 
+    /// Most requests that run at once.
+    pub(super) fn max_running(&self) -> usize {
+        usize::try_from(self.options.max_num_seqs).unwrap_or(usize::MAX)
+    }
+
     pub(super) fn in_flight(&self) -> usize {
         self.open.len()
     }
@@ -90,7 +95,7 @@ impl Replica {
         &mut self.engine
     }
 
-    /// Takes a part of a request at `now`. The engine's queue has no limit.
+    /// Takes a part of a request at `now`. The fleet limits the queue.
     pub(super) fn submit(&mut self, now: Stamp, request: Box<TwinRequest>, phase: RequestPhase, job: EngineJob) {
         self.next_finish = None;
         if let Ok(seqs) = self.engine.submit(now, vec![job]) {

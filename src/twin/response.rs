@@ -26,6 +26,8 @@ pub enum TwinOutcome {
     NotAdmitted,
     /// No replica takes requests, or none serves the model.
     NoReplica,
+    /// [`MAX_QUEUED_REQUESTS`](super::fleet::MAX_QUEUED_REQUESTS) others wait.
+    Overloaded,
 }
 
 /// A simulated response.
@@ -104,6 +106,7 @@ impl TwinResponse {
             TwinOutcome::TooLong => (Some(400), Ending::Complete, Outcome::Refused, None),
             TwinOutcome::NotAdmitted => (Some(429), Ending::Complete, Outcome::Refused, None),
             TwinOutcome::NoReplica => (Some(503), Ending::Complete, Outcome::Failed, None),
+            TwinOutcome::Overloaded => (Some(503), Ending::Complete, Outcome::Refused, None),
         };
         let counted = first.is_some();
         let row = TraceEntry {

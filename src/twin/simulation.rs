@@ -9,7 +9,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use ahash::AHashMap;
 
-use super::fleet::{Fleet, FleetOptions};
+use super::fleet::{Fleet, FleetOptions, MAX_QUEUED_REQUESTS};
 use super::operations::{AUTOSCALE_PERIOD, Operations};
 use super::response::{TwinOutcome, TwinResponse};
 use super::traffic::TwinRequest;
@@ -40,6 +40,8 @@ pub struct SimulationTotals {
     pub max_replicas: u32,
     /// Failures of replicas that did not run.
     pub ignored_failures: u64,
+    /// Requests that were refused because too many others waited.
+    pub overloaded: u64,
 }
 
 /// A simulation of one variant.
@@ -219,6 +221,12 @@ impl Simulation {
         let session = self.sessions.entry(id).or_default();
         let at = match (request.think, session.ended) {
             (Some(_), _) if session.open > 0 || !session.waiting.is_empty() => {
+                if self.waiting >= MAX_QUEUED_REQUESTS {
+                    // It was never a turn of its session, and ends none.
+                    let refused = Box::new(TwinRequest { session: None, ..*request });
+                    self.done.push(TwinResponse::refused(refused, TwinOutcome::Overloaded));
+                    return;
+                }
                 session.waiting.push_back(request);
                 self.waiting += 1;
                 return;
@@ -238,8 +246,7 @@ impl Simulation {
 
     fn submit(&mut self, now: Stamp, request: Box<TwinRequest>) {
         let model = request.entry.model.as_deref();
-        let serves = |fleet: &&mut Fleet| fleet.options.model.is_none() || fleet.options.model.as_deref() == model;
-        match self.fleets.iter_mut().find(serves) {
+        match self.fleets.iter_mut().find(|fleet| fleet.options.serves(model)) {
             Some(fleet) => fleet.submit(now, request, self.scheme.as_ref(), &mut self.done),
             None => self.done.push(TwinResponse::refused(request, TwinOutcome::NoReplica)),
         }
@@ -292,6 +299,7 @@ impl Simulation {
         for response in done.drain(..) {
             self.totals.tokens += u64::from(response.generated);
             self.totals.ended = self.totals.ended.max(response.ended);
+            self.totals.overloaded += u64::from(response.outcome == TwinOutcome::Overloaded);
             if let Some(id) = response.request.session {
                 self.end_turn(id, response.ended, now);
             }

@@ -67,6 +67,65 @@ fn a_simulated_run_is_read_like_a_run_and_marked_in_every_form() {
 }
 
 #[test]
+fn a_comparison_and_a_history_of_simulated_runs_say_so_in_every_form() {
+    let place = place();
+    let folder = place.path();
+    // Equal replicas and routers: the runs differ in a parameter alone.
+    for (out, more) in [("s1", &[][..]), ("s2", &["--set", "kv-blocks=600"])] {
+        ok(folder, &[&RUN[..], &["--replicas", "2", "-o", out], more].concat());
+    }
+    const BOTH: &str = "both sides are SIMULATED: a twin's prediction, not a measurement";
+    const ALL: &str = "2 of 2 runs are SIMULATED: a twin's prediction, not a measurement";
+    let compared = |args: &[&str]| streamgauge(folder, &[&["compare"], args].concat()).stdout;
+    for form in [&[][..], &["--plain"], &["--markdown"], &["--html"]] {
+        let told = compared(&[form, &["s1", "s2"]].concat());
+        assert!(told.contains(BOTH), "{form:?}: {told}");
+        let told = compared(&[&["--trend"], form, &["s1", "s2"]].concat());
+        assert!(told.contains(ALL), "{form:?}: {told}");
+    }
+    let json_of = |args: &[&str]| serde_json::from_str::<Value>(&compared(args)).unwrap();
+    assert_eq!(json_of(&["--json", "s1", "s2"])["simulated"], json!({ "before": true, "after": true }));
+    let trend = json_of(&["--trend", "--json", "s1", "s2"]);
+    assert_eq!((&trend["runs"][0]["simulated"], &trend["runs"][1]["simulated"]), (&json!(true), &json!(true)));
+    // A capture was measured; the prediction beside it was not.
+    let mixed = json_of(&["--json", "traffic.jsonl", "s1"]);
+    assert_eq!(mixed["simulated"], json!({ "before": false, "after": true }));
+    assert!(compared(&["traffic.jsonl", "s1"]).contains("the side after is SIMULATED"));
+    let measured = compared(&["traffic.jsonl", "traffic.jsonl"]);
+    assert!(!measured.to_lowercase().contains("simulated"), "{measured}");
+}
+
+#[test]
+fn files_and_exports_of_a_simulated_run_keep_the_mark() {
+    const MARK: &str = "SIMULATED: a twin's prediction, not a measurement";
+    let place = place();
+    let folder = place.path();
+    ok(folder, &[&RUN[..], &["-o", "out"]].concat());
+    let log = fs::read_to_string(folder.join("out/histograms.hlog")).unwrap();
+    assert!(log.contains(&format!("#{MARK}\n")), "{log}");
+    let exported = |format: &str| streamgauge(folder, &["report", "out", "--slice", "10s", "--out-format", format]);
+    let llmd: Value = serde_json::from_str(&exported("llmd").stdout).unwrap();
+    assert_eq!(llmd["run"]["description"], json!(MARK));
+    for format in ["aiperf-timeslices", "aiperf-timeslices-csv"] {
+        let told = exported(format);
+        assert!(told.stderr.contains(&format!("note: out is {MARK}")), "{format}: {}", told.stderr);
+    }
+    let rows = "out/records.jsonl.zst";
+    assert!(ok(folder, &["report", rows]).contains(&format!("{rows} is {MARK}")));
+    assert!(ok(folder, &["trace", "info", "out"]).contains(&format!("its results are {MARK}")));
+    // Verbs of `trace` keep the mark.
+    ok(folder, &["trace", "scale", rows, "--rate", "2x", "-o", "twice.jsonl"]);
+    ok(folder, &["trace", "merge", "traffic.jsonl", "twice.jsonl", "-o", "both.jsonl"]);
+    for file in ["twice.jsonl", "both.jsonl"] {
+        let info: Value = serde_json::from_str(&ok(folder, &["trace", "info", file, "--json"])).unwrap();
+        let warnings = info["warnings"].as_array().unwrap();
+        assert!(warnings.iter().any(|warning| warning["warning"] == "simulated"), "{file}: {warnings:?}");
+    }
+    let measured = ok(folder, &["trace", "info", "traffic.jsonl"]);
+    assert!(!measured.contains("SIMULATED"), "{measured}");
+}
+
+#[test]
 fn a_simulated_request_keeps_its_class() {
     let place = place();
     let folder = place.path();
@@ -123,6 +182,66 @@ fn twice_the_traffic_and_half_the_cache_change_what_they_should() {
     assert!(tpot(&slow) > 3.0 * tpot(&base), "{slow} {base}");
     let refused = variant(&["--set", "kv-blocks=20"]);
     assert!(refused["lost"].as_u64().unwrap() > 0, "{refused}");
+}
+
+#[test]
+fn batches_and_contexts_beyond_the_fit_of_a_fleet_are_noted() {
+    let place = place();
+    let folder = place.path();
+    let engine = |model: &str, batch: u32, context: u64| {
+        let fitted = json!({
+            "requests": 100, "rate": 100.0, "max_in_flight": batch, "max_prompt_tokens": 100_000,
+            "max_context_tokens": context,
+        });
+        json!({ "model": model, "fitted": fitted })
+    };
+    let notes = |engines: &[Value]| -> Vec<String> {
+        let twin = json!({ "streamgauge_twin": 1, "engines": engines });
+        fs::write(folder.join("twin.json"), twin.to_string()).unwrap();
+        let told = streamgauge(folder, &RUN);
+        assert_eq!(told.code, Some(0), "{}", told.stderr);
+        told.stderr.lines().filter(|line| line.contains("EXTRAPOLATED")).map(str::to_owned).collect()
+    };
+    let of = |notes: &[String]| -> Vec<String> {
+        notes.iter().map(|note| note.split(" of ").next().unwrap().to_owned()).collect()
+    };
+    let small = notes(&[engine("m", 1, 50)]);
+    assert_eq!(of(&small), ["note: EXTRAPOLATED: contexts", "note: EXTRAPOLATED: batches"]);
+    assert!(small[0].ends_with("beyond the 50 that the twin was fitted to"), "{small:?}");
+    assert_eq!(notes(&[engine("m", 1_000, 100_000)]), Vec::<String>::new());
+    // The larger fit of another model is no evidence for this one.
+    let two = notes(&[engine("m", 1, 50), engine("n", 1_000, 100_000)]);
+    assert_eq!(of(&two), ["note: EXTRAPOLATED: m: contexts", "note: EXTRAPOLATED: m: batches"]);
+}
+
+#[test]
+fn a_time_beyond_the_histogram_is_no_number_and_an_overload_is_named() {
+    let place = place();
+    let folder = place.path();
+    // One sequence at a time, 600 s each: the 300 requests wait for up to 50 hours.
+    let slow = ["--set", "max-num-seqs=1", "--set", "step-base=600s", "--set", "step-per-seq=0"];
+    let told: Value = serde_json::from_str(&ok(folder, &[&RUN[..], &slow, &["--json"]].concat())).unwrap();
+    let ttft = &told["variants"][0]["ttft_seconds"];
+    assert_eq!((&ttft["p50"], &ttft["p90"], &ttft["p99"]), (&Value::Null, &Value::Null, &Value::Null));
+    let max = ttft["max"].as_f64().unwrap();
+    assert!(max > 100_000.0, "{ttft}");
+    let table = ok(folder, &[&RUN[..], &slow].concat());
+    let row = table.lines().last().unwrap();
+    assert!(row.matches(">4096s").count() >= 3, "{table}");
+    assert_eq!(told["variants"][0]["overloaded"], json!(0));
+
+    // 300 requests, 400 times each, at a replica that serves few of them.
+    let flood = [&RUN[..], &["--scale", "400x", "--set", "step-base=10s", "--set", "max-num-seqs=4"]].concat();
+    let told = streamgauge(folder, &[&flood[..], &["--json"]].concat());
+    assert_eq!(told.code, Some(0), "{}", told.stderr);
+    let variant = serde_json::from_str::<Value>(&told.stdout).unwrap()["variants"][0].clone();
+    let refused = variant["overloaded"].as_u64().unwrap();
+    assert!(refused > 40_000, "{variant}");
+    assert_eq!(variant["lost"], variant["overloaded"]);
+    let note = format!(
+        "note: OVERLOADED: 1 x round-robin refused {refused} of 120000 requests, because 65536 others waited; remedy: more --replicas"
+    );
+    assert!(told.stderr.contains(&note), "{}", told.stderr);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use streamgauge::twin::fit::observation::TrafficGroups;
 use streamgauge::twin::fit::{EngineFit, fit};
 use streamgauge::twin::parameter::{Parameter, ParameterEstimate};
 
-use crate::traffic::{LOAD, Load, SCHEME, capture, prefill_first, seen_by_a_busy_reader};
+use crate::traffic::{LOAD, Load, SCHEME, capture, prefill_first, seen_by_a_busy_reader, with_jitter};
 
 fn fitted(engine: &EngineOptions, load: Load) -> EngineFit {
     fitted_to(capture(engine.clone(), load), load)
@@ -23,9 +23,26 @@ fn fitted_to(rows: Vec<TraceEntry>, load: Load) -> EngineFit {
     fit(group, (load.families > 0).then_some(&SCHEME), None).unwrap()
 }
 
-/// Asserts that the fit determines these parameters, each within 5 %, and that held-out figures are within 10 %.
+/// Slack of the interval of a value. It states what the noise allows, and steps that compute a part of a prompt are more
+/// than noise.
+const VALUE_SLACK: f64 = 0.05;
+
+/// Asserts that the interval of each parameter has the truth in it.
+fn assert_intervals(fit: &EngineFit, engine: &EngineOptions) {
+    for (parameter, estimate) in &fit.engine.parameters {
+        let truth = parameter.read(engine);
+        let slack = if estimate.value.is_some() { VALUE_SLACK } else { 0.0 };
+        let low = estimate.low.or(estimate.value).unwrap_or(0.0) * (1.0 - slack);
+        let high = estimate.high.or(estimate.value).unwrap_or(f64::INFINITY) * (1.0 + slack);
+        assert!((low..=high).contains(&truth), "{parameter:?}: {truth} is not in {estimate:?} of {fit:#?}");
+    }
+}
+
+/// Asserts that the fit determines these parameters, each within 5 %, that every interval has the truth in it, and that
+/// held-out figures are within 10 %.
 fn assert_recovered(name: &str, engine: &EngineOptions, load: Load, expected: &[Parameter]) {
     let fit = fitted(engine, load);
+    assert_intervals(&fit, engine);
     let told = format!("{name}: {:#?}", fit);
     for parameter in expected {
         let estimate = fit.engine.parameters.get(parameter).unwrap_or_else(|| panic!("no {parameter:?} in {told}"));
@@ -71,6 +88,36 @@ fn an_engine_that_computes_further_sequences_for_less_is_recovered() {
     };
     let expected = [&COSTS[..], &[Parameter::BatchKnee, Parameter::StepPerFurtherSeq]].concat();
     assert_recovered("bent", &with_cost(cost), Load { rate: 8.0, ..LOAD }, &expected);
+}
+
+#[test]
+fn a_knee_between_powers_of_two_is_recovered() {
+    let cost = CostModel {
+        step_per_seq: Gap::from_millis(4),
+        batch_knee: 6,
+        step_per_further_seq: Gap::from_nanos(500_000),
+        ..CostModel::default()
+    };
+    let expected = [&COSTS[..], &[Parameter::BatchKnee, Parameter::StepPerFurtherSeq]].concat();
+    let (engine, load) = (with_cost(cost), Load { rate: 8.0, ..LOAD });
+    assert_recovered("knee 6", &engine, load, &expected);
+    let fit = fitted(&engine, load);
+    let knee = fit.engine.parameters[&Parameter::BatchKnee];
+    assert_eq!((knee.value, knee.low, knee.high), (Some(6.0), Some(6.0), Some(6.0)));
+}
+
+/// Prompts and responses of like lengths: the context grows with the sequences, so no regression tells their costs apart.
+#[test]
+fn costs_that_the_rows_do_not_tell_apart_are_ranges_with_the_truth_in_them() {
+    let cost = CostModel { step_per_seq: Gap::from_nanos(100_000), kv_token_ns: 900.0, ..CostModel::default() };
+    let engine = with_cost(cost);
+    let load = Load { isl: 600.0, spread: 0.033, osl: 40.0, osl_spread: 0.1, rate: 5.0, ..LOAD };
+    let fit = fitted_to(with_jitter(capture(engine.clone(), load), 250_000.0), load);
+    for parameter in [Parameter::StepPerSeq, Parameter::KvToken] {
+        let estimate = fit.engine.parameters[&parameter];
+        assert_eq!(estimate.value, None, "{parameter:?}: {estimate:?} in {fit:#?}");
+    }
+    assert_intervals(&fit, &engine);
 }
 
 #[test]

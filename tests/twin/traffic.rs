@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use rand_distr::{Distribution as _, Exp, LogNormal};
+use rand_distr::{Distribution as _, Exp, LogNormal, Normal};
 use streamgauge::engine::{EngineOptions, PrefillMode};
 use streamgauge::measure::time::Gap;
 use streamgauge::measure::timeline::TokenEvent;
@@ -25,15 +25,16 @@ pub(crate) struct Load {
     /// Median prompt and output tokens; lengths are log-normal.
     pub(crate) isl: f64,
     pub(crate) osl: f64,
-    /// Sigma of the logarithm of prompt lengths.
+    /// Sigma of the logarithm of prompt and output lengths.
     pub(crate) spread: f64,
+    pub(crate) osl_spread: f64,
     /// Number of families that share the first half of their prompts; 0 for rows without block ids.
     pub(crate) families: u64,
     pub(crate) seed: u64,
 }
 
 pub(crate) const LOAD: Load =
-    Load { requests: 1_500, rate: 4.0, isl: 300.0, osl: 30.0, spread: 0.9, families: 0, seed: 7 };
+    Load { requests: 1_500, rate: 4.0, isl: 300.0, osl: 30.0, spread: 0.9, osl_spread: 0.5, families: 0, seed: 7 };
 
 pub(crate) const SCHEME: BlockScheme = BlockScheme {
     size: 16,
@@ -49,7 +50,7 @@ impl Load {
         let mut random = StdRng::seed_from_u64(self.seed);
         let gap = Exp::new(self.rate).unwrap();
         let isl = LogNormal::new(self.isl.ln(), self.spread).unwrap();
-        let osl = LogNormal::new(self.osl.ln(), 0.5).unwrap();
+        let osl = LogNormal::new(self.osl.ln(), self.osl_spread).unwrap();
         let mut at = 0.0;
         let rows = (0..self.requests as u64).map(|number| {
             at += gap.sample(&mut random);
@@ -109,10 +110,22 @@ pub(crate) fn seen_by_a_busy_reader(rows: Vec<TraceEntry>) -> Vec<TraceEntry> {
     const PERIOD: u64 = 2_000_000_000;
     const STALL: u64 = 80_000_000;
     let (mut random, late) = (StdRng::seed_from_u64(3), Exp::new(1.0 / 400_000.0).unwrap());
-    let mut seen = |at: u64| {
+    retimed(rows, |at| {
         let at = at + late.sample(&mut random) as u64;
         if at % PERIOD < STALL { at / PERIOD * PERIOD + STALL } else { at }
-    };
+    })
+}
+
+/// The rows of an engine whose steps take longer or shorter at random, with this standard deviation of a step in
+/// nanoseconds. The tokens of one step still come together.
+pub(crate) fn with_jitter(rows: Vec<TraceEntry>, deviation: f64) -> Vec<TraceEntry> {
+    // A step lies between two ends, and each of them moves.
+    let moved = Normal::new(0.0, deviation / f64::sqrt(2.0)).unwrap();
+    retimed(rows, |at| at.saturating_add_signed(moved.sample(&mut StdRng::seed_from_u64(at)) as i64))
+}
+
+/// The rows with each token at the time that `seen` gives it.
+fn retimed(rows: Vec<TraceEntry>, mut seen: impl FnMut(u64) -> u64) -> Vec<TraceEntry> {
     let rows = rows.into_iter().map(|mut row| {
         let Some(first) = row.timing.first_token else { return row };
         let mut at = row.at + first;

@@ -4,6 +4,7 @@ use streamgauge::engine::EngineOptions;
 use streamgauge::measure::record::Outcome;
 use streamgauge::measure::time::{Gap, Stamp};
 use streamgauge::trace_file::row::{PromptShape, TraceEntry};
+use streamgauge::twin::fleet::MAX_QUEUED_REQUESTS;
 use streamgauge::twin::operations::{Operations, ReplicaFailure};
 use streamgauge::twin::response::{TwinOutcome, TwinResponse};
 use streamgauge::twin::router::Router;
@@ -127,6 +128,34 @@ fn a_prompt_that_no_cache_holds_is_refused() {
     let rows = vec![row(0, 16_384 * 16, 1), row(0, 16_384 * 16 - 1, 1)];
     let outcomes: Vec<_> = plain(1, Router::RoundRobin, rows).iter().map(|response| response.outcome).collect();
     assert_eq!(outcomes, [TwinOutcome::TooLong, TwinOutcome::Complete]);
+}
+
+#[test]
+fn a_fleet_that_serves_less_than_comes_refuses_what_is_beyond_its_queue() {
+    let count = |rows: Vec<TraceEntry>| {
+        let engine = EngineOptions { max_num_seqs: 8, ..EngineOptions::default() };
+        let (responses, totals) = simulate(fleet(engine, 2, Router::RoundRobin), &Operations::default(), rows);
+        let refused: Vec<_> = responses.into_iter().filter(|one| one.outcome == TwinOutcome::Overloaded).collect();
+        assert_eq!(refused.len() as u64, totals.overloaded);
+        refused
+    };
+    // Two replicas run eight requests each.
+    let most = MAX_QUEUED_REQUESTS + 16;
+    assert_eq!(count(vec![row(0, 1, 1); most]).len(), 0);
+    let refused = count(vec![row(0, 1, 1); most + 100]);
+    assert_eq!(refused.len(), 100);
+    let told: Vec<_> = refused.into_iter().map(|response| response.into_row().0).collect();
+    assert!(told.iter().all(|row| (row.status, row.outcome) == (Some(503), Some(Outcome::Refused))));
+    // Turns that wait for their session are a queue too: the first is in flight, and the others wait.
+    let turn = |turn: u32| TraceEntry {
+        session: Some("s".to_owned()),
+        turn: Some(turn),
+        think: (turn > 0).then_some(1),
+        ..row(0, 1, 1)
+    };
+    let turns = |count: usize| (0..count as u32).map(turn).collect();
+    assert_eq!(count(turns(1 + MAX_QUEUED_REQUESTS)).len(), 0);
+    assert_eq!(count(turns(1 + MAX_QUEUED_REQUESTS + 50)).len(), 50);
 }
 
 #[test]

@@ -87,7 +87,7 @@ impl<'a> TwinQuestion<'a> {
             path: twin.display().to_string(),
             router: router.to_owned(),
             held_out: held_out(&model),
-            fitted: model.fitted().map(limits),
+            fitted: model.fitted(&fleet).map(limits),
             admission: batch.saturating_mul(MAX_BATCHES),
         };
         Ok(Self { path, traffic, fleet, goals, twin, reserves })
@@ -158,7 +158,7 @@ impl<'a> TwinQuestion<'a> {
                 at_s: response.request.at.as_nanos() as f64 / 1e9,
                 in_flight: response.in_flight,
                 context_tokens: response.request.kv_tokens(),
-                is_refused: response.outcome == TwinOutcome::NotAdmitted,
+                is_refused: matches!(response.outcome, TwinOutcome::NotAdmitted | TwinOutcome::Overloaded),
             };
             let (row, events) = response.into_row();
             windows.add(&RequestView::with_events(row, gaps::rounded(&events), 0, None), of, &self.goals);

@@ -58,7 +58,8 @@ pub(in crate::cli) fn write(folder: &Path, formats: &[ArtifactFormat], slos: &[S
         let path = folder.join(name);
         fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
     };
-    put(hlog::FILE, &hlog.render(zero).context("cannot pack the histograms")?)?;
+    let simulated = sources.iter().any(|source| source.simulated);
+    put(hlog::FILE, &hlog.render(zero, simulated).context("cannot pack the histograms")?)?;
     if let Some((vllm, judged)) = vllm {
         put(vllm::FILE, vllm.render(&sources, &judged.total.goodput).as_bytes())?;
     }

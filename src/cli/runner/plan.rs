@@ -41,6 +41,7 @@ use crate::report::accumulate::AccumulatorSettings;
 use crate::report::condition::Condition;
 use crate::trace::prompt_text::PromptGenerator;
 use crate::trace::vocabulary::Vocabulary;
+use crate::trace_file::row::TraceHeader;
 
 /// Everything that a run needs.
 pub(in crate::cli) struct PreparedRun {
@@ -190,7 +191,8 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result
     let live_name = wanted.trace.unwrap_or_else(|| "a synthetic load".to_owned());
     let output = match &args.out {
         Some(folder) => {
-            let made = RunOutput::new(folder, wanted.header);
+            // What a server answers is measured, whatever the requests come from.
+            let made = RunOutput::new(folder, TraceHeader { simulated: false, ..wanted.header });
             Some(made.map_err(|error| usage(format!("cannot write to {}: {error}", folder.display())))?)
         }
         None => None,

@@ -10,7 +10,81 @@ use crate::measure::slo::{Slo, Slos};
 use crate::measure::time::{Gap, Stamp, extend_span};
 use crate::report::accumulate::{AccumulatorSettings, verdicts};
 use crate::report::request_view::RequestView;
+use crate::twin::fleet::FleetOptions;
 use crate::twin::response::{TwinOutcome, TwinResponse};
+
+/// Longest time that the histograms tell from longer ones, in seconds.
+const MAX_SECONDS: f64 = 4096.0;
+
+/// Times of requests.
+#[derive(Debug)]
+pub(super) struct TimeFigures {
+    histogram: Histogram,
+    max: Option<Gap>,
+}
+
+impl TimeFigures {
+    fn new(layout: Arc<Layout>) -> Self {
+        Self { histogram: Histogram::new(layout), max: None }
+    }
+
+    fn record(&mut self, time: Gap) {
+        self.histogram.record(time.as_nanos());
+        self.max = self.max.max(Some(time));
+    }
+
+    /// In seconds; `None` without values, or if the quantile is beyond [`MAX_SECONDS`].
+    fn quantile(&self, q: f64) -> Option<f64> {
+        self.histogram.quantile(q).filter(|seconds| *seconds <= MAX_SECONDS)
+    }
+
+    /// The quantile for people.
+    pub(super) fn text(&self, q: f64) -> String {
+        match (self.quantile(q), self.max) {
+            (Some(seconds), _) => Gap::from_nanos((seconds * 1e9) as u64).to_string(),
+            (None, Some(_)) => format!(">{MAX_SECONDS}s"),
+            (None, None) => "-".to_owned(),
+        }
+    }
+}
+
+/// The load that a fleet had, to be compared with that of its fit.
+#[derive(Debug)]
+pub(super) struct FleetLoad {
+    pub(super) fleet: FleetOptions,
+    requests: u64,
+    arrivals: Option<(Stamp, Stamp)>,
+    pub(super) max_prompt_tokens: u64,
+    pub(super) max_context_tokens: u64,
+    /// Most requests in flight at one replica.
+    pub(super) max_in_flight: u32,
+}
+
+impl FleetLoad {
+    fn new(fleet: FleetOptions) -> Self {
+        Self { fleet, requests: 0, arrivals: None, max_prompt_tokens: 0, max_context_tokens: 0, max_in_flight: 0 }
+    }
+
+    fn add(&mut self, response: &TwinResponse) {
+        let at = response.request.at;
+        self.requests += 1;
+        self.arrivals = Some(extend_span(self.arrivals, at, at));
+        self.max_prompt_tokens = self.max_prompt_tokens.max(u64::from(response.request.prompt_tokens));
+        self.max_context_tokens = self.max_context_tokens.max(response.request.kv_tokens());
+        self.max_in_flight = self.max_in_flight.max(response.in_flight);
+    }
+
+    /// Arrivals per second and replica.
+    pub(super) fn rate_per_replica(&self) -> f64 {
+        rate(self.requests, self.arrivals) / f64::from(self.fleet.count().max(1))
+    }
+}
+
+/// Arrivals per second.
+fn rate(requests: u64, arrivals: Option<(Stamp, Stamp)>) -> f64 {
+    let seconds = arrivals.map_or(0.0, |(first, last)| last.since(first).as_secs());
+    if seconds > 0.0 { requests.saturating_sub(1) as f64 / seconds } else { 0.0 }
+}
 
 #[derive(Debug)]
 pub(super) struct TwinFigures {
@@ -19,34 +93,30 @@ pub(super) struct TwinFigures {
     /// Requests that ended otherwise than in the traffic.
     pub(super) lost: u64,
     pub(super) tokens: u64,
-    pub(super) max_prompt_tokens: u64,
-    pub(super) max_context_tokens: u64,
-    /// Most requests in flight at one replica.
-    pub(super) max_in_flight: u32,
     arrivals: Option<(Stamp, Stamp)>,
-    pub(super) ttft: Histogram,
-    pub(super) tpot: Histogram,
-    pub(super) e2e: Histogram,
+    /// The load of each fleet.
+    pub(super) fleets: Vec<FleetLoad>,
+    pub(super) ttft: TimeFigures,
+    pub(super) tpot: TimeFigures,
+    pub(super) e2e: TimeFigures,
     /// Requests that met each SLO, and those that count for it.
     pub(super) good: Vec<(u64, u64)>,
 }
 
 impl TwinFigures {
-    pub(super) fn new(slos: &[Slo]) -> Self {
+    pub(super) fn new(slos: &[Slo], fleets: &[FleetOptions]) -> Self {
         let layout = Arc::new(Layout::new(Unit::Seconds, []));
-        let histogram = || Histogram::new(layout.clone());
+        let times = || TimeFigures::new(layout.clone());
         Self {
             requests: 0,
             complete: 0,
             lost: 0,
             tokens: 0,
-            max_prompt_tokens: 0,
-            max_context_tokens: 0,
-            max_in_flight: 0,
             arrivals: None,
-            ttft: histogram(),
-            tpot: histogram(),
-            e2e: histogram(),
+            fleets: fleets.iter().cloned().map(FleetLoad::new).collect(),
+            ttft: times(),
+            tpot: times(),
+            e2e: times(),
             good: vec![(0, 0); slos.len()],
         }
     }
@@ -56,9 +126,10 @@ impl TwinFigures {
         self.requests += 1;
         self.arrivals = Some(extend_span(self.arrivals, at, at));
         self.tokens += u64::from(response.generated);
-        self.max_prompt_tokens = self.max_prompt_tokens.max(u64::from(response.request.prompt_tokens));
-        self.max_context_tokens = self.max_context_tokens.max(response.request.kv_tokens());
-        self.max_in_flight = self.max_in_flight.max(response.in_flight);
+        let model = response.request.entry.model.as_deref();
+        if let Some(load) = self.fleets.iter_mut().find(|load| load.fleet.serves(model)) {
+            load.add(response);
+        }
         match response.outcome {
             TwinOutcome::Complete => self.complete += 1,
             TwinOutcome::Aborted => return,
@@ -67,14 +138,9 @@ impl TwinFigures {
                 return;
             }
         }
-        let record = |histogram: &mut Histogram, time: Option<Gap>| {
-            if let Some(time) = time {
-                histogram.record(time.as_nanos());
-            }
-        };
-        record(&mut self.ttft, response.ttft());
-        record(&mut self.tpot, response.tpot());
-        record(&mut self.e2e, Some(response.e2e()));
+        response.ttft().into_iter().for_each(|time| self.ttft.record(time));
+        response.tpot().into_iter().for_each(|time| self.tpot.record(time));
+        self.e2e.record(response.e2e());
     }
 
     /// Judges a request by the SLOs.
@@ -87,8 +153,7 @@ impl TwinFigures {
 
     /// Arrivals per second.
     pub(super) fn rate(&self) -> f64 {
-        let seconds = self.arrivals.map_or(0.0, |(first, last)| last.since(first).as_secs());
-        if seconds > 0.0 { self.requests.saturating_sub(1) as f64 / seconds } else { 0.0 }
+        rate(self.requests, self.arrivals)
     }
 
     pub(super) fn summary(&self, slos: &[Slo]) -> FigureSummary {
@@ -124,18 +189,19 @@ pub(super) struct FigureSummary {
     goodput: Vec<SimulatedGoodput>,
 }
 
-/// Percentiles in seconds; null without values.
+/// Percentiles in seconds; null without values, and beyond 4096 s, where `max` tells how far. `max` is exact.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Percentiles {
     p50: Option<f64>,
     p90: Option<f64>,
     p99: Option<f64>,
+    max: Option<f64>,
 }
 
 impl Percentiles {
-    fn of(histogram: &Histogram) -> Self {
-        let [p50, p90, p99] = [0.5, 0.9, 0.99].map(|q| histogram.quantile(q));
-        Self { p50, p90, p99 }
+    fn of(times: &TimeFigures) -> Self {
+        let [p50, p90, p99] = [0.5, 0.9, 0.99].map(|q| times.quantile(q));
+        Self { p50, p90, p99, max: times.max.map(Gap::as_secs) }
     }
 }
 

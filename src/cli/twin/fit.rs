@@ -125,10 +125,11 @@ impl FitArgs {
             for row in reader.by_ref() {
                 let row: TraceEntry = row.with_context(|| format!("cannot read {}", path.display()))?;
                 rows += 1;
-                next = next.max(shift + row.at + row.timing.ended.unwrap_or(0));
+                let ended = row.at.saturating_add(row.timing.ended.unwrap_or(0));
+                next = next.max(ended.saturating_add(shift));
                 input.groups.add(row, shift);
             }
-            next += SOURCE_PAUSE.as_nanos();
+            next = next.saturating_add(SOURCE_PAUSE.as_nanos());
             for damage in reader.damage() {
                 eprint_line(&format!("warning: {}: {damage}", path.display()));
             }
@@ -147,7 +148,7 @@ fn open(path: &Path) -> anyhow::Result<TraceReader> {
 fn render(fit: &EngineFit) -> String {
     let fitted = fit.engine.fitted.unwrap_or_default();
     let mut text = format!(
-        "{}: {} requests at {:.2} requests/s, {} steps of the engine, at most {} requests in flight\n\n",
+        "{}: {} requests at up to {:.2} requests/s, {} steps of the engine, at most {} requests in flight\n\n",
         fit.engine.label(),
         fitted.requests,
         fitted.rate,

@@ -2,6 +2,7 @@
 
 mod figures;
 mod fit;
+mod result_notes;
 mod run;
 mod table;
 mod variant;

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use clap::ValueHint;
 
+use super::result_notes::result_notes;
 use super::table;
-use super::variant::{Variant, VariantResult};
+use super::variant::Variant;
 use crate::cli::parallel::parallel;
 use crate::cli::terminal::{eprint_line, print, usage_error};
 use crate::cli::trace::flags::{FormatName, ScaleFactor};
@@ -17,8 +18,8 @@ use crate::engine::EngineOptions;
 use crate::measure::slo::{Slo, Slos};
 use crate::measure::time::{Gap, Stamp};
 use crate::replay::plan::trace_source::{self, TraceReadOptions, TraceSource};
-use crate::report::plan::simulated::is_beyond;
 use crate::trace::scale::RateScale;
+use crate::twin::fleet::FleetOptions;
 use crate::twin::model::TwinModel;
 use crate::twin::operations::{AutoscaleRule, Operations, ReplicaFailure};
 use crate::twin::parameter::Parameter;
@@ -145,7 +146,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let digest = args.out.as_ref().map(|_| digest(&args.traffic)).transpose()?.flatten();
     let results = parallel(&variants, |variant| variant.run(args, digest.as_deref()));
     let results = results.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
-    args.notes(&model, &variants, &results).iter().for_each(|note| eprint_line(note));
+    result_notes(&model, &results).iter().for_each(|note| eprint_line(note));
     match args.json {
         true => print(&(serde_json::to_string_pretty(&table::document(&model, &args.slos, &results))? + "\n")),
         false => print(&table::text(&model, &args.slos, &results)),
@@ -173,7 +174,7 @@ impl RunArgs {
         for count in counts {
             for (name, router) in &routers {
                 let fleets = model.fleets(&self.settings, count, *router).map_err(anyhow::Error::msg)?;
-                let replicas = fleets.iter().map(|fleet| fleet.router.replicas().unwrap_or(fleet.replicas)).sum();
+                let replicas = fleets.iter().map(FleetOptions::count).sum();
                 // A router of pools has the same replicas in each row of the list.
                 if variants.iter().any(|other| other.router == *name && other.replicas == replicas) {
                     continue;
@@ -216,37 +217,6 @@ impl RunArgs {
     pub(super) fn folder(&self, of: &Variant) -> Option<PathBuf> {
         let out: &Path = self.out.as_deref()?;
         Some(if of.is_alone { out.to_owned() } else { out.join(of.name()) })
-    }
-
-    fn notes(&self, model: &TwinModel, variants: &[Variant], results: &[VariantResult]) -> Vec<String> {
-        let mut notes = Vec::new();
-        let Some(first) = results.first() else { return notes };
-        if first.totals.skipped > 0 {
-            notes.push(format!(
-                "note: {} of {} rows state no lengths and were not simulated",
-                first.totals.skipped, first.totals.rows
-            ));
-        }
-        if first.totals.ignored_failures > 0 {
-            notes.push("note: --fail names a replica that did not run at that time".to_owned());
-        }
-        if let Some(fitted) = model.fitted() {
-            let figures = &first.figures;
-            let mut beyond = |what: &str, seen: f64, limit: f64| {
-                if is_beyond(seen, limit) {
-                    notes.push(format!(
-                        "note: EXTRAPOLATED: {what} of {seen:.0} are beyond the {limit:.0} that the twin was fitted to"
-                    ));
-                }
-            };
-            beyond("prompts", figures.max_prompt_tokens as f64, fitted.max_prompt_tokens as f64);
-            beyond("contexts", figures.max_context_tokens as f64, fitted.max_context_tokens as f64);
-            let most = results.iter().map(|result| result.figures.max_in_flight).max().unwrap_or(0);
-            beyond("batches", f64::from(most), f64::from(fitted.max_in_flight));
-            let fewest = variants.iter().map(|variant| variant.replicas).min().unwrap_or(1);
-            beyond("requests/s per replica", figures.rate() / f64::from(fewest.max(1)), fitted.rate);
-        }
-        notes
     }
 }
 

@@ -6,14 +6,10 @@ use serde::Serialize;
 use super::figures::FigureSummary;
 use super::variant::VariantResult;
 use crate::cli::terminal::{render_table, right_aligned_table};
-use crate::measure::histogram::Histogram;
 use crate::measure::slo::Slo;
-use crate::measure::time::Gap;
 use crate::report::ascii_plot::format_percent;
+use crate::trace_file::row::SIMULATED;
 use crate::twin::model::{HeldOutError, TwinModel};
-
-/// First line of every result.
-const SIMULATED: &str = "SIMULATED: a twin's prediction, not a measurement.";
 
 pub(super) fn text(model: &TwinModel, slos: &[Slo], results: &[VariantResult]) -> String {
     let columns = ["variant", "requests/s", "lost", "tokens/s", "TTFT p50", "p99", "TPOT p50", "p99", "E2E p99"];
@@ -29,14 +25,14 @@ pub(super) fn text(model: &TwinModel, slos: &[Slo], results: &[VariantResult]) -
             figures.lost.to_string(),
             format!("{:.0}", if seconds > 0.0 { figures.tokens as f64 / seconds } else { 0.0 }),
         ];
-        for (histogram, q) in [
+        for (times, q) in [
             (&figures.ttft, 0.5),
             (&figures.ttft, 0.99),
             (&figures.tpot, 0.5),
             (&figures.tpot, 0.99),
             (&figures.e2e, 0.99),
         ] {
-            row.push(time(histogram, q));
+            row.push(times.text(q));
         }
         row.extend(figures.good.iter().map(|(good, of)| match of {
             0 => "-".to_owned(),
@@ -44,11 +40,7 @@ pub(super) fn text(model: &TwinModel, slos: &[Slo], results: &[VariantResult]) -
         }));
         table.add_row(row);
     }
-    format!("{SIMULATED} {}\n{}", held_out(model), render_table(&table))
-}
-
-fn time(histogram: &Histogram, q: f64) -> String {
-    histogram.quantile(q).map_or_else(|| "-".to_owned(), |seconds| Gap::from_nanos((seconds * 1e9) as u64).to_string())
+    format!("{SIMULATED}. {}\n{}", held_out(model), render_table(&table))
 }
 
 /// The worst held-out error of each figure over all engines.
@@ -85,6 +77,8 @@ struct VariantDocument<'a> {
     router: &'a str,
     /// Rows of the traffic without a prompt or output length.
     skipped_rows: u64,
+    /// Requests that were refused because too many others waited; `lost` counts them too.
+    overloaded: u64,
     #[serde(flatten)]
     figures: FigureSummary,
 }
@@ -96,6 +90,7 @@ pub(super) fn document<'a>(model: &'a TwinModel, slos: &[Slo], results: &'a [Var
         max_replicas: result.totals.max_replicas,
         router: &result.router,
         skipped_rows: result.totals.skipped,
+        overloaded: result.totals.overloaded,
         figures: result.figures.summary(slos),
     };
     let engines = model.engines.iter().map(|of| EngineError { engine: of.label(), held_out: &of.held_out });

@@ -60,14 +60,14 @@ impl Variant {
         let folder = args.folder(self);
         let mut output = match &folder {
             Some(folder) => {
-                let header = TraceHeader { blocks: scheme.clone(), ..header };
+                let header = TraceHeader { blocks: scheme.clone(), simulated: true, ..header };
                 let output = RunOutput::new(folder, header).and_then(|output| output.begin(started));
                 Some(output.with_context(|| context(folder))?)
             }
             None => None,
         };
         let judging = judging(&args.slos)?;
-        let mut figures = TwinFigures::new(&args.slos);
+        let mut figures = TwinFigures::new(&args.slos, &self.fleets);
         let simulation = Simulation::new(self.fleets.clone(), scheme, &self.operations);
         let totals = simulation.run(rows, |response| {
             figures.add(&response);
@@ -127,6 +127,7 @@ impl Variant {
                 "max_replicas": totals.max_replicas,
                 "router": self.router,
                 "skipped_rows": totals.skipped,
+                "overloaded": totals.overloaded,
                 "figures": figures.summary(&args.slos),
             },
             "targets": [format!("SIMULATED: {} replicas of {}, {}", self.replicas, args.twin.display(), self.router)],

@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
-    ChangeConditionResult, Comparison, ComparisonMethod, FigureChange, GroupChange, LoadFactor, WorkloadComparison,
+    ChangeConditionResult, Comparison, ComparisonMethod, FigureChange, GroupChange, LoadFactor, SimulatedSides,
+    WorkloadComparison,
 };
 use crate::stats::change::Verdict;
 
@@ -17,6 +18,7 @@ pub struct ComparisonDocument<'a> {
     streamgauge_comparison: u32,
     before: &'a [String],
     after: &'a [String],
+    simulated: SimulatedSides,
     margin: f64,
     method: ComparisonMethod,
     workload: &'a WorkloadComparison,
@@ -56,6 +58,7 @@ impl Comparison {
             streamgauge_comparison: VERSION,
             before: &self.before,
             after: &self.after,
+            simulated: self.simulated,
             margin: self.margin,
             method: self.method,
             workload: &self.workload,

@@ -22,6 +22,7 @@ pub mod json;
 pub mod level_comparison;
 pub mod markdown;
 mod same_experiment;
+mod simulated_sides;
 pub mod text;
 
 use schemars::JsonSchema;
@@ -37,6 +38,7 @@ pub use explanation::LoadFactor;
 pub use figure::ComparedFigure;
 pub use group_change::{GroupChange, GroupFigures};
 pub use same_experiment::{ExperimentDifference, WorkloadComparison};
+pub use simulated_sides::SimulatedSides;
 
 /// One run of a side.
 #[derive(Debug)]
@@ -89,6 +91,8 @@ pub struct Comparison {
     pub before: Vec<String>,
     /// Paths of the second side.
     pub after: Vec<String>,
+    /// The sides with predictions of a twin.
+    pub simulated: SimulatedSides,
     /// Relative change, and difference of a share, that still counts as not worse.
     pub margin: f64,
     /// Whether both sides are one experiment.
@@ -198,6 +202,7 @@ impl Comparison {
         Self {
             before: paths(before),
             after: paths(after),
+            simulated: SimulatedSides::of(before, after),
             margin: settings.margin,
             workload,
             method,

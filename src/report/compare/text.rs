@@ -30,12 +30,13 @@ pub fn render(comparison: &Comparison, layout: TextLayout) -> String {
 
 /// Returns named lines.
 pub(super) fn lines(comparison: &Comparison) -> Vec<(&'static str, String)> {
-    let mut lines = vec![
+    let mut lines: Vec<(&'static str, String)> = comparison.simulated.line().into_iter().collect();
+    lines.extend([
         ("before", comparison.before.join(", ")),
         ("after", comparison.after.join(", ")),
         ("method", format!("{}; margin {}", comparison.method.text(), percent(comparison.margin))),
         ("verdict", verdict_line(comparison)),
-    ];
+    ]);
     for (at, ChangeConditionResult { condition, verdict, obstacle }) in comparison.conditions.iter().enumerate() {
         let result = match (obstacle, verdict) {
             (Some(ConditionObstacle::NotMeasured), _) => "undecided: a side has no value of it".to_owned(),

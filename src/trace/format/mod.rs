@@ -100,6 +100,7 @@ impl TraceFormat {
         let has_key = header.blocks.as_ref().is_some_and(|blocks| blocks.key.is_some());
         lost.add("header.started_unix_ns", u64::from(header.started_unix_ns.is_some() && !self.has_wall_clock));
         lost.add("header.sample", u64::from(header.sample.is_some() && self.fields != EntryFields::ALL));
+        lost.add("header.simulated", u64::from(header.simulated && self.fields != EntryFields::ALL));
         lost.add("header.blocks.key", u64::from(has_key && self.fields != EntryFields::ALL));
         match header.turns {
             TurnContent::Full => self.fields,

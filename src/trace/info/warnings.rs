@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::TraceInfo;
 use super::arrivals::ArrivalStats;
 use crate::measure::time::Gap;
-use crate::trace_file::row::TraceHeader;
+use crate::trace_file::row::{SIMULATED, TraceHeader};
 
 /// A warning; [`text`](Self::text) describes it and [`advice`](Self::advice) names a remedy.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -48,6 +48,8 @@ pub enum TraceWarning {
         /// The share, above 0 and below 1.
         share: f64,
     },
+    /// A twin predicted the results.
+    Simulated,
     /// The trace has no rows.
     Empty,
 }
@@ -90,6 +92,7 @@ impl TraceWarning {
                     share * 100.0
                 )
             }
+            Self::Simulated => format!("its results are {SIMULATED}"),
             Self::Empty => "there are no requests".to_owned(),
         }
     }
@@ -106,6 +109,7 @@ impl TraceWarning {
             Self::Sampled { .. } => {
                 "divide counts and rates by the share; a cache sees fewer sessions than in production, so it hits less often"
             }
+            Self::Simulated => "read the twin's held-out error (`streamgauge twin fit`) beside each figure",
             Self::Empty => "check that this is the file you mean",
         }
     }
@@ -142,6 +146,7 @@ pub(super) fn collect(
         misfits.map(|(rows, first, fits)| TraceWarning::ImpossibleLengths { rows, first, fitting_block_size: fits }),
         (info.input_estimated > 0).then_some(TraceWarning::EstimatedTokens { rows: info.input_estimated }),
         header.sample.map(|share| TraceWarning::Sampled { share }),
+        header.simulated.then_some(TraceWarning::Simulated),
         (info.requests == 0).then_some(TraceWarning::Empty),
     ];
     warnings.into_iter().flatten().collect()

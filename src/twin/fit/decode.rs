@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Residual;
+use super::estimate::{EQUAL_RESIDUAL, PlaneColumn, estimate_of};
 use super::observation::Observation;
 use super::robust::{COLUMNS, PlaneFit, Point, ROUNDS, fit_plane_to};
 use super::steps::EngineStep;
@@ -16,11 +17,7 @@ const DECODE_TOLERANCE: f64 = 0.03;
 /// Points of the batches from one power of two to the next. A light load, which gives most points, must not outvote the
 /// large batches.
 const MAX_OCTAVE_POINTS: usize = 200;
-/// Relative standard error above which a coefficient is a range.
-pub(super) const MAX_RELATIVE_ERROR: f64 = 0.1;
-/// Share of the time that a cost must be able to reach to matter.
-const MIN_SHARE: f64 = 0.01;
-/// Batches after which a sequence may have another cost.
+/// Batches after which a sequence may have another cost, to begin the search with.
 const KNEES: [f64; 7] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
 /// Points on each side of a knee that show it.
 const MIN_SIDE_POINTS: usize = 30;
@@ -29,15 +26,22 @@ const MIN_GAIN: f64 = 0.95;
 /// Residuals below this share of a step show no knee.
 const MIN_RESIDUAL: f64 = 0.01;
 
-/// Cost of a decode step: base, per sequence up to a knee, per context token, per sequence beyond the knee.
-#[derive(Clone, Debug)]
-pub(super) struct DecodeFit {
+/// A plane over the points: base, per sequence up to a knee, per context token, per sequence beyond the knee.
+#[derive(Clone, Copy, Debug)]
+struct BentPlane {
     plane: PlaneFit,
     /// Infinite if all sequences cost the same.
     knee: f64,
+}
+
+/// Cost of a decode step.
+#[derive(Clone, Debug)]
+pub(super) struct DecodeFit {
+    chosen: BentPlane,
+    /// Other planes that explain the points about as well.
+    others: Vec<BentPlane>,
     points: Vec<DecodePoint>,
-    /// Largest columns among the points, and the median time.
-    largest: [f64; COLUMNS],
+    /// Median time of the points.
     typical: f64,
 }
 
@@ -69,18 +73,13 @@ impl DecodeFit {
         let mut times: Vec<f64> = points.iter().map(|point| point.time).collect();
         times.sort_unstable_by(f64::total_cmp);
         let typical = *times.get(times.len() / 2)?;
-        let (plane, knee) = best_plane(&points, typical)?;
-        let mut largest = [0.0; COLUMNS];
-        for point in &points {
-            let columns = columns(point.seqs, point.context, knee);
-            largest.iter_mut().zip(columns).for_each(|(largest, column)| *largest = column.max(*largest));
-        }
-        Some(Self { plane, knee, points, largest, typical })
+        let chosen = best_plane(&points, typical)?;
+        Some(Self { chosen, others: equal_planes(&points, chosen), points, typical })
     }
 
     /// Time of a step with these numbers of sequences and context tokens, in nanoseconds.
     pub(super) fn time(&self, seqs: f64, context: f64) -> f64 {
-        self.plane.predict(&columns(seqs, context, self.knee))
+        self.chosen.plane.predict(&columns(seqs, context, self.chosen.knee))
     }
 
     pub(super) fn predict(&self, step: &EngineStep) -> f64 {
@@ -104,13 +103,22 @@ impl DecodeFit {
 
     pub(super) fn write(&self, parameters: &mut BTreeMap<Parameter, ParameterEstimate>) {
         let costs = [Parameter::StepBase, Parameter::StepPerSeq, Parameter::KvToken, Parameter::StepPerFurtherSeq];
-        let is_bent = self.knee.is_finite();
+        let is_bent = self.chosen.is_bent();
+        let planes = || std::iter::once(&self.chosen).chain(&self.others);
         for (column, parameter) in costs.into_iter().enumerate().take(if is_bent { 4 } else { 3 }) {
-            let estimate = estimate_of(&self.plane, column, self.largest[column], self.typical);
-            parameters.insert(parameter, estimate);
+            let planes: Vec<PlaneColumn> =
+                planes().map(|bent| (bent.plane, bent.largest(column, &self.points))).collect();
+            parameters.insert(parameter, estimate_of(&planes, column, self.typical));
         }
         if is_bent {
-            parameters.insert(Parameter::BatchKnee, ParameterEstimate::value(self.knee));
+            let low = planes().map(|bent| bent.knee).fold(f64::INFINITY, f64::min);
+            let high = planes().map(|bent| bent.knee).fold(0.0, f64::max);
+            let knee = self.chosen.knee;
+            let estimate = match low == high {
+                true => ParameterEstimate { value: Some(knee), low: Some(low), high: Some(high), assumed: None },
+                false => ParameterEstimate::range(Some(low), Some(high), knee),
+            };
+            parameters.insert(Parameter::BatchKnee, estimate);
         }
     }
 
@@ -147,58 +155,134 @@ fn balanced(points: Vec<DecodePoint>) -> Vec<DecodePoint> {
     points.into_iter().filter(|point| is_kept(point)).collect()
 }
 
+impl BentPlane {
+    fn fit(points: &[DecodePoint], has_seqs: bool, has_context: bool, knee: f64) -> Option<Self> {
+        let kept = [true, has_seqs, has_context, knee.is_finite()];
+        let drawn: Vec<Point> =
+            points.iter().map(|point| (columns(point.seqs, point.context, knee), point.time)).collect();
+        Some(Self { plane: fit_plane_to(&drawn, kept, ROUNDS)?, knee })
+    }
+
+    fn is_bent(&self) -> bool {
+        self.knee.is_finite()
+    }
+
+    fn residual(&self) -> f64 {
+        self.plane.total_residual
+    }
+
+    fn has_context(&self) -> bool {
+        self.plane.coefficients[2] > 0.0
+    }
+
+    /// The largest value of a column among the points.
+    fn largest(&self, column: usize, points: &[DecodePoint]) -> f64 {
+        points.iter().map(|point| columns(point.seqs, point.context, self.knee)[column]).fold(0.0, f64::max)
+    }
+}
+
+/// True if enough points lie on each side of the knee.
+fn has_sides(points: &[DecodePoint], knee: f64) -> bool {
+    let below = points.iter().filter(|point| point.seqs <= knee).count();
+    below.min(points.len() - below) >= MIN_SIDE_POINTS
+}
+
 /// The simplest plane that explains the points: a cost of context and a knee only if they show. Sequences of like lengths
 /// do not tell context from their number, and an accidental cost of it would be multiplied by longer contexts.
-fn best_plane(points: &[DecodePoint], typical: f64) -> Option<(PlaneFit, f64)> {
-    let fit = |has_seqs: bool, has_context: bool, knee: f64| {
-        let kept = [true, has_seqs, has_context, knee.is_finite()];
-        Some((fit_plane_to(&drawn(points, knee), kept, ROUNDS)?, knee))
-    };
-    let has_sides = |knee: &f64| {
-        let below = points.iter().filter(|point| point.seqs <= *knee).count();
-        below.min(points.len() - below) >= MIN_SIDE_POINTS
-    };
+fn best_plane(points: &[DecodePoint], typical: f64) -> Option<BentPlane> {
     let best = |has_context: bool| {
-        let (straight, knee) = fit(true, has_context, f64::INFINITY)?;
-        let is_noisy = straight.total_residual > MIN_RESIDUAL * typical;
-        let knees = KNEES.into_iter().filter(|_| is_noisy).filter(has_sides);
-        let bent =
-            knees.filter_map(|knee| fit(true, has_context, knee)).min_by(|a, b| residual(a).total_cmp(&residual(b)));
-        Some(bent.filter(|bent| residual(bent) < MIN_GAIN * straight.total_residual).unwrap_or((straight, knee)))
+        let straight = BentPlane::fit(points, true, has_context, f64::INFINITY)?;
+        let is_noisy = straight.residual() > MIN_RESIDUAL * typical;
+        let bent = if is_noisy { best_bend(points, has_context) } else { None };
+        Some(bent.filter(|bent| bent.residual() < MIN_GAIN * straight.residual()).unwrap_or(straight))
     };
     let (with, without) = (best(true), best(false));
     let simplest = match (with, without) {
         (Some(with), Some(without)) => {
-            Some(if residual(&with) < MIN_GAIN * residual(&without) { with } else { without })
+            Some(if with.residual() < MIN_GAIN * without.residual() { with } else { without })
         }
         (with, without) => with.or(without),
     };
     // Always the same number of sequences.
-    simplest.or_else(|| fit(false, true, f64::INFINITY)).or_else(|| fit(false, false, f64::INFINITY))
+    simplest
+        .or_else(|| BentPlane::fit(points, false, true, f64::INFINITY))
+        .or_else(|| BentPlane::fit(points, false, false, f64::INFINITY))
 }
 
-fn residual((plane, _): &(PlaneFit, f64)) -> f64 {
-    plane.total_residual
-}
-
-fn drawn(points: &[DecodePoint], knee: f64) -> Vec<Point> {
-    points.iter().map(|point| (columns(point.seqs, point.context, knee), point.time)).collect()
-}
-
-/// The estimate of a coefficient: a value if its standard error is small, or if the cost cannot matter; else a range.
-pub(super) fn estimate_of(plane: &PlaneFit, column: usize, largest: f64, typical: f64) -> ParameterEstimate {
-    let (value, error) = (plane.coefficients[column], plane.errors[column]);
-    let (low, high) = ((value - 2.0 * error).max(0.0), value + 2.0 * error);
-    if error.is_finite() && error <= MAX_RELATIVE_ERROR * value {
-        return ParameterEstimate { value: Some(value), low: Some(low), high: Some(high), assumed: None };
+/// The plane with the knee that explains the points best: the best of [`KNEES`], then the integers around it in steps
+/// that halve.
+fn best_bend(points: &[DecodePoint], has_context: bool) -> Option<BentPlane> {
+    let fit = |knee: f64| {
+        let is_shown = knee >= 1.0 && has_sides(points, knee);
+        if is_shown { BentPlane::fit(points, true, has_context, knee) } else { None }
+    };
+    let better = |a: &BentPlane, b: &BentPlane| a.residual().total_cmp(&b.residual());
+    let mut best = KNEES.into_iter().filter_map(fit).min_by(better)?;
+    let mut step = (best.knee / 2.0).floor();
+    while step >= 1.0 {
+        let around = [best.knee - step, best.knee + step].into_iter().filter_map(fit);
+        best = std::iter::once(best).chain(around).min_by(better)?;
+        step = (step / 2.0).floor();
     }
-    if largest == 0.0 {
-        return ParameterEstimate::range(Some(0.0), None, 0.0);
+    Some(best)
+}
+
+/// Planes that explain the points about as well as the chosen one: with the cost of context that it leaves out, and with
+/// the knees around its own.
+fn equal_planes(points: &[DecodePoint], chosen: BentPlane) -> Vec<BentPlane> {
+    let is_equal = |bent: &BentPlane| bent.residual() <= EQUAL_RESIDUAL * chosen.residual();
+    let (has_context, knee) = (chosen.has_context(), chosen.knee);
+    let mut planes: Vec<BentPlane> = Vec::new();
+    if !has_context {
+        planes.extend(BentPlane::fit(points, true, true, knee).filter(is_equal));
     }
-    // The cost that would show in the residuals.
-    let visible = (2.0 * plane.residual / largest).max(if error.is_finite() { high } else { 0.0 });
-    match visible * largest <= MIN_SHARE * typical {
-        true => ParameterEstimate { value: Some(value), low: Some(0.0), high: Some(visible), assumed: None },
-        false => ParameterEstimate::range(Some(low), Some(visible), value),
+    if chosen.is_bent() {
+        let fit = |knee: f64| {
+            let fit = || BentPlane::fit(points, true, has_context, knee).filter(is_equal);
+            if knee >= 1.0 && has_sides(points, knee) { fit() } else { None }
+        };
+        planes.extend((1..).map_while(|step| fit(knee - f64::from(step))));
+        planes.extend((1..).map_while(|step| fit(knee + f64::from(step))));
+    }
+    planes
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng as _;
+    use rand::rngs::StdRng;
+    use rand_distr::{Distribution as _, Normal};
+
+    use super::*;
+
+    /// Steps of 10 ms, 1 ms for each of six sequences and 0.3 ms for each further one, with this noise in milliseconds.
+    fn bent(deviation: f64) -> BTreeMap<Parameter, ParameterEstimate> {
+        let (mut random, noise) = (StdRng::seed_from_u64(5), Normal::new(0.0, deviation).unwrap());
+        let points = (0..800_u32).map(|number| {
+            let seqs = f64::from(1 + number % 16);
+            let time = 10.0 + seqs.min(6.0) + 0.3 * (seqs - 6.0).max(0.0) + noise.sample(&mut random);
+            DecodePoint { seqs, context: f64::from(number * 37 % 1_000), time: time * 1e6 }
+        });
+        let mut parameters = BTreeMap::new();
+        DecodeFit::of_points(points.collect()).unwrap().write(&mut parameters);
+        parameters
+    }
+
+    #[test]
+    fn a_knee_that_several_batches_explain_is_a_range_with_the_truth_in_it() {
+        let knee = |deviation| bent(deviation)[&Parameter::BatchKnee];
+        let exact = knee(0.2);
+        assert_eq!((exact.value, exact.low, exact.high), (Some(6.0), Some(6.0), Some(6.0)));
+        let noisy = knee(1.2);
+        let (low, high) = (noisy.low.unwrap(), noisy.high.unwrap());
+        assert!(noisy.value.is_none() && low < high && (low..=high).contains(&6.0), "{noisy:?}");
+        // The costs span the knees.
+        let costs = bent(1.2);
+        for (parameter, truth) in
+            [(Parameter::StepBase, 10e6), (Parameter::StepPerSeq, 1e6), (Parameter::StepPerFurtherSeq, 0.3e6)]
+        {
+            let ParameterEstimate { low, high, .. } = costs[&parameter];
+            assert!((low.unwrap()..=high.unwrap()).contains(&truth), "{parameter:?}: {:?}", costs[&parameter]);
+        }
     }
 }

@@ -2,13 +2,15 @@
 //!
 //! Token events of different streams that come together are one step of the engine (`steps`). Regressions over steps
 //! give the cost of decoding (`decode`; on busy real servers over `windows`), regressions over first tokens that of
-//! prefill (`prefill`); `limits` finds where the engine left requests waiting. A fit of the first part of the rows
+//! prefill (`prefill`); `limits` finds where the engine left requests waiting. Where several fits explain the rows about
+//! as well, a parameter is a range that spans them (`estimate`). A fit of the first part of the rows
 //! predicts the rest by running the twin (`held_out`); the twin itself is fitted to all rows.
 //!
 //! Every regression is robust: least absolute deviations first, then least squares without the outliers (`robust`).
 
 mod cache_size;
 mod decode;
+mod estimate;
 mod held_out;
 mod limits;
 pub mod observation;
@@ -37,6 +39,10 @@ use crate::trace_file::row::BlockScheme;
 const FITTED_SHARE: f64 = 0.7;
 /// Least requests that can be fitted.
 const MIN_REQUESTS: usize = 20;
+/// Time over which a rate is taken, in nanoseconds.
+const RATE_WINDOW: u64 = 60_000_000_000;
+/// Least time from which a rate is taken, in nanoseconds.
+const MIN_RATE_SPAN: u64 = 1_000_000_000;
 
 /// A fitted engine, with what a reader needs to trust it.
 #[derive(Clone, Debug)]
@@ -169,13 +175,70 @@ fn estimate(seen: Observation<'_>, scheme: Option<&BlockScheme>, server: Option<
 
 /// The load that the fit has seen.
 fn load(requests: &[ObservedRequest], steps: &[EngineStep]) -> FittedLoad {
-    let span = requests.first().zip(requests.last()).map_or(0, |(first, last)| last.at - first.at);
     let max = |of: fn(&ObservedRequest) -> u64| requests.iter().map(of).max().unwrap_or(0);
     FittedLoad {
         requests: requests.len() as u64,
-        rate: if span > 0 { requests.len() as f64 / (span as f64 / 1e9) } else { 0.0 },
+        rate: busiest_rate(requests),
         max_in_flight: steps.iter().map(|step| step.decoding + step.waiting).max().unwrap_or(0),
         max_prompt_tokens: max(|request| request.prompt_tokens.into()),
         max_context_tokens: max(|request| u64::from(request.prompt_tokens) + u64::from(request.output_tokens)),
+    }
+}
+
+/// Requests per second of the busiest minute. Sources may be days apart, so pauses count for nothing: a shorter stretch
+/// between them has the rate of its own length.
+fn busiest_rate(requests: &[ObservedRequest]) -> f64 {
+    let mut busiest = 0.0_f64;
+    for stretch in requests.chunk_by(|before, after| after.at - before.at <= RATE_WINDOW) {
+        let span = stretch.first().zip(stretch.last()).map_or(0, |(first, last)| last.at - first.at);
+        let is_short = span <= RATE_WINDOW && stretch.len() >= MIN_REQUESTS;
+        let length = if is_short { span.max(MIN_RATE_SPAN) } else { RATE_WINDOW };
+        let mut from = 0;
+        for (number, request) in stretch.iter().enumerate() {
+            while request.at - stretch[from].at > length {
+                from += 1;
+            }
+            busiest = busiest.max((number - from + 1) as f64 / (length as f64 / 1e9));
+        }
+    }
+    busiest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace_file::row::TraceEntry;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn at(times: impl IntoIterator<Item = u64>) -> Vec<ObservedRequest> {
+        let request = |at| ObservedRequest {
+            at,
+            prompt_tokens: 1,
+            cached: None,
+            output_tokens: 1,
+            events: Vec::new(),
+            ended: at,
+            entry: TraceEntry::default(),
+        };
+        times.into_iter().map(request).collect()
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_busiest_minute_whatever_pauses_lie_between() {
+        let source = |from: u64, seconds: u64| (0..=4 * seconds).map(move |n| from * SECOND + n * SECOND / 4);
+        let close = |rate: f64, expected: f64| assert!((rate / expected - 1.0).abs() < 0.02, "{rate} not {expected}");
+        close(busiest_rate(&at(source(0, 30))), 4.0);
+        close(busiest_rate(&at(source(0, 600))), 4.0);
+        // Two captures of half a minute, a day apart.
+        close(busiest_rate(&at(source(0, 30).chain(source(86_400, 30)))), 4.0);
+        // Three requests at once after an hour are no load of a minute.
+        close(busiest_rate(&at(source(0, 600).chain([3_600 * SECOND; 3]))), 4.0);
+        // A minute at twice the rate within ten.
+        let mut busy: Vec<u64> = source(0, 600).chain(source(300, 60)).collect();
+        busy.sort_unstable();
+        close(busiest_rate(&at(busy)), 8.0);
+        assert_eq!(busiest_rate(&at([5; 40])), 40.0);
+        assert_eq!(busiest_rate(&at([0, u64::MAX])), 1.0 / 60.0);
     }
 }

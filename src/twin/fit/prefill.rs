@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::Residual;
-use super::decode::{DecodeFit, estimate_of};
+use super::decode::DecodeFit;
+use super::estimate::{EQUAL_RESIDUAL, PlaneColumn, estimate_of};
 use super::observation::ObservedRequest;
 use super::robust::{COLUMNS, FEW_ROUNDS, PlaneFit, Point, ROUNDS, fit_plane, fit_plane_to};
 use super::steps::EngineStep;
@@ -17,6 +18,8 @@ const MAX_BUDGET_POINTS: usize = 400;
 const BUDGET_GAIN: f64 = 0.5;
 /// Least mean effect of a token budget, as a share of a step.
 const MIN_BUDGET_EFFECT: f64 = 0.005;
+/// A step within this share of the time of its prompts has computed all of them.
+const WHOLE_TOLERANCE: f64 = 0.05;
 /// Least points of each kind.
 const MIN_POINTS: usize = 8;
 
@@ -24,6 +27,8 @@ const MIN_POINTS: usize = 8;
 #[derive(Clone, Debug, Default)]
 pub(super) struct PrefillFit {
     plane: Option<PlaneFit>,
+    /// Another plane that explains the points about as well.
+    other: Option<PlaneFit>,
     largest: [f64; COLUMNS],
     typical: f64,
     budget: TokenBudget,
@@ -68,13 +73,8 @@ impl PrefillFit {
     pub(super) fn of(requests: &[ObservedRequest], steps: &[EngineStep], decode: &DecodeFit) -> Self {
         let isolated = isolated(requests);
         let loaded = loaded(requests, steps, decode);
-        let mut low = loaded.iter().map(|(columns, _)| columns[1]).fold(0.0, f64::max);
         let alone = decode.time(1.0, 0.0);
         let mut budget = budget_of(&isolated, alone);
-        if budget.high.is_none() {
-            low = isolated.iter().map(|request| request.computed()).fold(low, f64::max);
-            budget.low = low;
-        }
         let point = |request: &&ObservedRequest| {
             let ttft = (request.first()? - request.at) as f64;
             let tokens = request.computed();
@@ -93,6 +93,9 @@ impl PrefillFit {
         let mut times: Vec<f64> = points.iter().map(|(_, time)| *time + alone).collect();
         times.sort_unstable_by(f64::total_cmp);
         let plane = plane_of(&points);
+        if let (None, Some(plane)) = (budget.high, &plane) {
+            budget.low = largest_step(&points, plane);
+        }
         let residuals = plane.iter().flat_map(|plane| {
             let pairs = |alone_only: bool| {
                 let chosen = points.iter().filter(move |(columns, _)| (columns[0] == 1.0) == alone_only);
@@ -103,6 +106,7 @@ impl PrefillFit {
         Self {
             residuals: residuals.flatten().collect(),
             plane,
+            other: plane.and_then(|plane| other_plane(&points, &plane)),
             largest,
             typical: times.get(times.len() / 2).copied().unwrap_or(0.0),
             budget,
@@ -127,7 +131,11 @@ impl PrefillFit {
 
     pub(super) fn write(&self, parameters: &mut BTreeMap<Parameter, ParameterEstimate>) {
         let Some(plane) = &self.plane else { return };
-        let of = |column: usize| estimate_of(plane, column, self.largest[column], self.typical);
+        let of = |column: usize| {
+            let planes = std::iter::once(plane).chain(&self.other);
+            let planes: Vec<PlaneColumn> = planes.map(|plane| (*plane, self.largest[column])).collect();
+            estimate_of(&planes, column, self.typical)
+        };
         let front_end = match self.isolated >= MIN_POINTS {
             true => of(0),
             false => ParameterEstimate::range(Some(0.0), None, 0.0),
@@ -174,6 +182,20 @@ fn plane_of(points: &[Point]) -> Option<PlaneFit> {
         }
     }
     Some(plane)
+}
+
+/// The plane with the cost of squares that `plane` leaves out, or without the one that it has, if that explains the points
+/// about as well: prompts of like lengths do not tell one from the other.
+fn other_plane(points: &[Point], plane: &PlaneFit) -> Option<PlaneFit> {
+    let mut kept = plane.errors.map(f64::is_finite);
+    kept[2] = !kept[2];
+    fit_plane_to(points, kept, ROUNDS).filter(|other| other.total_residual <= EQUAL_RESIDUAL * plane.total_residual)
+}
+
+/// The most prompt tokens of a step that took the time of all of them: a prompt that was split took another.
+fn largest_step(points: &[Point], plane: &PlaneFit) -> f64 {
+    let whole = points.iter().filter(|(columns, time)| (time / plane.predict(columns) - 1.0).abs() < WHOLE_TOLERANCE);
+    whole.map(|(columns, _)| columns[1]).fold(1.0, f64::max)
 }
 
 /// Requests that were alone from their arrival to their first token.

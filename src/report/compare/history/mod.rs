@@ -31,6 +31,7 @@ pub struct HistoryRun {
     path: String,
     started_unix_ns: Option<u64>,
     is_capture: bool,
+    simulated: bool,
     context: ReportContext,
     /// By figure.
     values: Vec<Option<f64>>,
@@ -47,6 +48,7 @@ impl HistoryRun {
         let values = figures.iter().map(|figure| value(*figure, &mut run)).collect();
         Ok(Self {
             is_capture: run.is_capture(),
+            simulated: run.source.simulated,
             path: run.source.path,
             started_unix_ns: run.source.started_unix_ns,
             context: run.context,
@@ -81,6 +83,9 @@ pub struct RunName {
     pub path: String,
     /// Date in UTC; `None` if the run does not state it.
     pub date: Option<String>,
+    /// True if the run is the prediction of a twin and no measurement.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub simulated: bool,
 }
 
 /// One figure over the runs.
@@ -149,7 +154,11 @@ impl RunHistory {
         let newest = runs.pop()?;
         let (mut kept, other): (Vec<_>, Vec<_>) = runs.into_iter().partition(|run| run.has_load_of(&newest));
         kept.push(newest);
-        let name = |run: &HistoryRun| RunName { path: run.path.clone(), date: run.started_unix_ns.map(utc) };
+        let name = |run: &HistoryRun| RunName {
+            path: run.path.clone(),
+            date: run.started_unix_ns.map(utc),
+            simulated: run.simulated,
+        };
         let figure = |(at, figure): (usize, &ComparedFigure)| {
             let values = kept.iter().map(|run| run.values.get(at).copied().flatten()).collect();
             FigureHistory::of(*figure, figure.key(slos), values, margin)

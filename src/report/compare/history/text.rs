@@ -4,6 +4,7 @@ use super::super::super::markdown::{bullet_list, pipe_table};
 use super::super::super::text::{TextLayout, aligned, named_lines};
 use super::super::text::change_text;
 use super::{FigureHistory, HistoryChange, MIN_RUNS, RunHistory};
+use crate::trace_file::row::SIMULATED;
 
 const LABEL: usize = 13;
 
@@ -26,6 +27,10 @@ pub fn markdown(history: &RunHistory) -> String {
 pub(super) fn lines(history: &RunHistory) -> Vec<(&'static str, String)> {
     let (first, last) = (history.name(0), history.name(history.runs.len().saturating_sub(1)));
     let mut lines = vec![("runs", format!("{}, from {first} to {last}", history.runs.len()))];
+    let simulated = history.runs.iter().filter(|run| run.simulated).count();
+    if simulated > 0 {
+        lines.insert(0, ("simulated", format!("{simulated} of {} runs are {SIMULATED}", history.runs.len())));
+    }
     if !history.left_out.is_empty() {
         lines.push(("left out", format!("{}: their load is not that of the newest run", history.left_out.join(", "))));
     }

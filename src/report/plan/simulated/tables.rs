@@ -3,14 +3,12 @@
 use super::{Extrapolation, SimulatedPlan};
 use crate::report::ascii_plot::{format_percent, with_thousands};
 use crate::report::plan::tables::{cost_text, summary_text, traffic_text, while_down};
-
-/// First words of every format.
-const SIMULATED: &str = "SIMULATED: a twin's prediction, not a measurement.";
+use crate::trace_file::row::SIMULATED;
 
 impl SimulatedPlan {
     /// First line of every format.
     pub(super) fn banner(&self) -> String {
-        format!("{SIMULATED} {}", self.twin.held_out)
+        format!("{SIMULATED}. {}", self.twin.held_out)
     }
 
     /// Named lines. A line without a name continues the previous one.
