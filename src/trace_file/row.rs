@@ -320,6 +320,14 @@ impl TraceEntry {
         }
     }
 
+    /// Names the server after its capture or instance: every sidecar calls its own server 127.0.0.1.
+    pub fn name_server(&mut self, owner: &str) {
+        self.upstream = Some(match self.upstream.take() {
+            Some(upstream) => format!("{owner} {upstream}"),
+            None => owner.to_owned(),
+        });
+    }
+
     /// Corrects rows of earlier versions, which recorded an abort for each client that closed first.
     pub(super) fn correct_abort(&mut self) {
         let closed = self.ending == Some(Ending::DownstreamGone);

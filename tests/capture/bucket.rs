@@ -317,7 +317,7 @@ fn every_verb_reads_all_instances_of_a_prefix_and_of_a_pattern() {
             (&["report", "TRACE", "--json"], "\"requests\": 160,"),
             // The share of prompt tokens that both captures together have from the cache.
             (&["compare", "TRACE", "TRACE", "--json"], "\"before\": 0.4500430133956003,"),
-            (&["twin", "fit", "TRACE", "-o", &twin], "127.0.0.1:18001: 96 requests"),
+            (&["twin", "fit", "TRACE", "-o", &twin], "pod-a 127.0.0.1:18001: 96 requests"),
             (&["twin", "run", &twin, "--traffic", "TRACE", "--json"], "\"requests\": 160,"),
             (&["plan", "--twin", &twin, "--traffic", "TRACE", "--slo", "chat: ttft<=10s"], ": 160 requests in "),
             (&[&replay[..], &fast].concat(), "\"sent\": 160,"),

@@ -15,7 +15,6 @@ use crate::trace::format::{FORMATS, native};
 use crate::trace::info::{self, MAX_CACHE_BLOCKS};
 use crate::trace::merge::{self, ClockAlignment};
 use crate::trace::reuse::{self, GROUP_KEYS, ReuseReport, ReuseSums};
-use crate::trace_file::row::TraceEntry;
 use crate::trace_file::segment_list::segments_of_instances;
 
 /// Find where prefix-cache hits are lost: by routing, to the caches' capacity, or otherwise
@@ -60,7 +59,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let name = path.display().to_string();
         let segments = segments_of_instances(path)?;
         let trace = if !segments.is_empty() {
-            let trace = native::read_instances(path, segments, name_pod)?;
+            let trace = native::read_instances(path, segments)?;
             terminal::eprint_line(&notes::format_note(path, FORMATS[0], Some(FORMATS[0].detected_by), &trace.header));
             trace
         } else {
@@ -90,18 +89,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     terminal::print(&render(&report, &args.by))
 }
 
-/// Names the server after its capture or instance: every sidecar calls its own server 127.0.0.1.
-fn name_pod(owner: &str, entry: &mut TraceEntry) {
-    entry.upstream = Some(match entry.upstream.take() {
-        Some(upstream) => format!("{owner} {upstream}"),
-        None => owner.to_owned(),
-    });
-}
-
 fn with_pod_names(trace: Trace, capture: String) -> Trace {
     let named = trace.entries.map(move |entry| {
         let mut entry = entry?;
-        name_pod(&capture, &mut entry);
+        entry.name_server(&capture);
         Ok(entry)
     });
     Trace { entries: Box::new(named), ..trace }

@@ -15,7 +15,7 @@ use crate::measure::time::Gap;
 use crate::report::ascii_plot::format_percent;
 use crate::trace_file::reader::TraceReader;
 use crate::trace_file::row::{BlockScheme, TraceEntry};
-use crate::trace_file::segment_list::{RECORDS_FILE, RUN_FILE};
+use crate::trace_file::segment_list::{RECORDS_FILE, RUN_FILE, instance_of};
 use crate::twin::fit::observation::TrafficGroups;
 use crate::twin::fit::server_metrics::ServerConfig;
 use crate::twin::fit::{EngineFit, Residual, fit};
@@ -28,13 +28,13 @@ const SOURCE_PAUSE: Gap = Gap::from_millis(600_000);
 /// Fit a twin to captures or runs, and state its error on rows that the fit has not seen
 ///
 /// The fit reads streamed responses: token events that come together are one step of the engine. It estimates one engine
-/// per upstream and model, and prints how well a fit of the first 70 % of the rows predicts the rest. A parameter that the
-/// rows do not determine is a range.
+/// per upstream and model, and in a bucket per instance. It prints how well a fit of the first 70 % of the rows predicts the
+/// rest. A parameter that the rows do not determine is a range.
 ///
 /// Exit codes: 0 success; 1 no engine could be fitted; 2 wrong usage, or files that cannot be read.
 #[derive(Debug, clap::Args)]
 pub(super) struct FitArgs {
-    /// Captures, folders of runs, or files of rows
+    /// Captures, folders of runs, files of rows, or URLs of object storage
     #[arg(value_name = "PATH", required = true, value_hint = ValueHint::AnyPath)]
     paths: Vec<PathBuf>,
 
@@ -122,8 +122,11 @@ impl FitArgs {
             input.scheme = input.scheme.or(scheme);
             let clock = clocks.as_ref().zip(zero).map(|(clocks, zero)| clocks[number] - zero);
             let (shift, mut rows) = (clock.unwrap_or(next), 0);
-            for row in reader.by_ref() {
-                let row: TraceEntry = row.with_context(|| format!("cannot read {}", path.display()))?;
+            while let Some(row) = reader.next() {
+                let mut row: TraceEntry = row.with_context(|| format!("cannot read {}", path.display()))?;
+                if let Some(instance) = reader.last_segment().and_then(instance_of) {
+                    row.name_server(instance);
+                }
                 rows += 1;
                 let ended = row.at.saturating_add(row.timing.ended.unwrap_or(0));
                 next = next.max(ended.saturating_add(shift));

@@ -56,13 +56,13 @@ pub fn read_segments(path: &Path, segments: Vec<PathBuf>) -> Result<Trace, Error
     read_rows(path, TraceReader::of_segments(path, segments), &ReadOptions::default())
 }
 
-/// Reads the segments of several instances in one order of time, with the memory of one trace. `adapt` gets each row with
-/// the name of its instance; `path` appears only in messages.
-pub fn read_instances(path: &Path, segments: Vec<PathBuf>, adapt: fn(&str, &mut TraceEntry)) -> Result<Trace, Error> {
+/// Reads the segments of several instances in one order of time, with the memory of one trace. Servers are named after
+/// their instances; `path` appears only in messages.
+pub fn read_instances(path: &Path, segments: Vec<PathBuf>) -> Result<Trace, Error> {
     let reader = TraceReader::of_segments(path, segments);
-    read_adapted_rows(path, reader, &ReadOptions::default(), move |reader, entry| {
+    read_adapted_rows(path, reader, &ReadOptions::default(), |reader, entry| {
         if let Some(instance) = reader.last_segment().and_then(instance_of) {
-            adapt(instance, entry);
+            entry.name_server(instance);
         }
     })
 }
