@@ -1,6 +1,9 @@
 // The live page's own parts: limits and marks, models, the last requests, range and zoom, the instance.
 
 import assert from "node:assert/strict";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 
 import * as stage from "./stage.mjs";
 
@@ -208,6 +211,27 @@ export const checks = (visit) => ({
     await page.locator("#settings summary").click();
     await until(page, () => document.querySelector("#settings pre").textContent.includes("slos:"));
     assert.ok((await page.locator("#settings pre").textContent()).includes(digest));
+  },
+
+  async "the sessions of a capture are those of the program, and without a capture there is no section"({ browser, admin, program, upstream, model }) {
+    const without = await visit(browser, admin);
+    assert.ok(await without.locator("#sessions").isHidden());
+    const capture = await mkdtemp(join(tmpdir(), "streamgauge-sessions-"));
+    const proxy = await stage.proxy(program, upstream.address, "127.0.0.1:0", ["--capture", capture]);
+    await stage.ask(proxy.address, model, { messages: ["Hello"] });
+    await stage.ask(proxy.address, model, { messages: ["Hello", "Hi", "How deep is the river?"] });
+    await stage.ask(proxy.address, model, { messages: ["Another one"] });
+    const page = await visit(browser, proxy.admin);
+    await until(page, () => document.querySelectorAll("#latest-sessions tbody tr").length === 2 && /^2 with a turn/.test(document.getElementById("sessions-of").textContent));
+    const { sessions } = await json(proxy.admin, "state");
+    const rows = await page.locator("#latest-sessions tbody tr").evaluateAll((rows) => rows.map((row) => [...row.cells].slice(0, 2).map((cell) => cell.textContent)));
+    assert.deepEqual(rows, sessions.latest.map(({ session, turns }) => [session, String(turns)]));
+    assert.deepEqual(rows.map(([, turns]) => turns), ["1", "2"], "the one with the latest turn first");
+    const goodput = await page.locator("#session-goodput tbody tr").evaluateAll((rows) => rows.map((row) => [0, 2, 3].map((cell) => row.cells[cell].textContent)));
+    assert.deepEqual(goodput, sessions.goodput.map(({ slo, met, counted }) => [slo, String(met), String(counted)]));
+    assert.equal(goodput[0][0], "chat");
+    await stage.stop(proxy);
+    await rm(capture, { recursive: true });
   },
 
   async "a proxy without traffic says so everywhere"({ browser, program, upstream }) {

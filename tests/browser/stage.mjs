@@ -41,16 +41,18 @@ export async function simulator(program, models, address = "127.0.0.1:0") {
   return { ...started, address: started.match[1] };
 }
 
-export async function proxy(program, upstream, address = "127.0.0.1:0") {
+export async function proxy(program, upstream, address = "127.0.0.1:0", more = []) {
   const args = ["proxy", "--upstream", `http://${upstream}`, "--listen", "127.0.0.1:0", "--admin", address, "--slo", "chat: ttft<=2s", "--slo", "strict: ttft<=1ms",
-    "--engine-metrics", `http://${upstream}/metrics`];
+    "--engine-metrics", `http://${upstream}/metrics`, ...more];
   const started = await start(program, args, /listen=([0-9.:]+) admin=([0-9.:]+)/);
   return { ...started, address: started.match[1], admin: started.match[2] };
 }
 
 // One streamed reply, read to its end. Never fails: what goes wrong is for the page to tell.
-export async function ask(address, model, { tokens = 30, fault = "" } = {}) {
-  const body = JSON.stringify({ model, stream: true, max_tokens: tokens, ignore_eos: true, messages: [{ role: "user", content: "Hello" }] });
+export async function ask(address, model, { tokens = 30, fault = "", messages = ["Hello"] } = {}) {
+  // The user begins, and the assistant answers.
+  const said = messages.map((content, at) => ({ role: at % 2 ? "assistant" : "user", content }));
+  const body = JSON.stringify({ model, stream: true, max_tokens: tokens, ignore_eos: true, messages: said });
   const headers = { "content-type": "application/json", ...(fault && { "x-sim-fault": fault }) };
   try {
     const reply = await fetch(`http://${address}/v1/chat/completions`, { method: "POST", headers, body });

@@ -83,6 +83,25 @@ fn the_worst_instance_comes_first_and_each_says_why() {
 }
 
 #[test]
+fn the_row_of_all_models_has_the_sessions_of_the_capture() {
+    let (upstream, folder) = (server(), tempfile::tempdir().unwrap());
+    let capture = folder.path().join("capture").display().to_string();
+    let proxy = TestProxy::with(upstream.addr, &[("slos", "chat: ttft<=1h"), ("capture", &capture)]);
+    let address = proxy.admin.to_string();
+    let mut shown = Vec::new();
+    until("a window has both models, and a session has ended its first turn", || {
+        ask(&proxy, "one");
+        ask(&proxy, "two");
+        shown = rows(&[&address]);
+        shown.len() == 3 && shown.iter().any(|row| row["sessions"].is_object())
+    });
+    let (all, of_models): (Vec<_>, Vec<_>) = shown.iter().partition(|row| row["model"].is_null());
+    assert!(all[0]["sessions"]["count"].as_u64() > Some(0), "{shown:?}");
+    assert_eq!(all[0]["sessions"]["goodput"], serde_json::json!({"chat": 1.0}), "every request met the SLO");
+    assert!(of_models.len() == 2 && of_models.iter().all(|row| row["sessions"].is_null()), "{shown:?}");
+}
+
+#[test]
 fn a_protected_instance_is_read_with_the_token_and_its_authority() {
     let (pki, folder) = (Pki::new(), tempfile::tempdir().unwrap());
     let file = folder.path().join("token");

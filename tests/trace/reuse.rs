@@ -1,5 +1,6 @@
 //! `trace reuse`: where prefix-cache hits are lost, by worked values.
 
+use std::io::{Read as _, Write as _};
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -82,6 +83,68 @@ fn without_a_cache_size_only_the_loss_by_routing_is_known() {
     assert_eq!(chain(&report(&[&capture])["all"]), [Some(96), Some(32), None, None, None]);
     let (_, _, stderr) = run(&["trace", "reuse", &capture]);
     assert!(stderr.contains("remedy: --cache-blocks or --cache-tokens"), "{stderr}");
+}
+
+#[test]
+fn each_pod_has_the_cache_that_its_engines_page_states() {
+    let folder = TempDir::new().unwrap();
+    let capture = capture(&folder, "all.jsonl", &REQUESTS);
+    let page = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let two = page("two", "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"2\"} 1\n");
+    let four = page("four", "sglang:cache_config_info{page_size=\"64\",num_pages=\"1\"} 1\n");
+    let alike = report(&[&capture, "--server-metrics", &two]);
+    assert_eq!(alike, report(&[&capture, "--cache-blocks", "2"]));
+    assert_eq!((&alike["cache_blocks"], &alike["pod_cache_blocks"]), (&json!(2), &json!({"a:1": 2, "b:1": 2})));
+    // Pod a holds both prompts, so nothing is lost to its capacity.
+    let own = report(&[&capture, "--server-metrics", &two, "--server-metrics", &format!("a:1={four}")]);
+    assert_eq!((&own["cache_blocks"], &own["pod_cache_blocks"]), (&Value::Null, &json!({"a:1": 4, "b:1": 2})));
+    assert_eq!(chain(&own["all"]), [96, 32, 0, 48, 16].map(Some));
+    let (_, text, _) =
+        run(&["trace", "reuse", &capture, "--server-metrics", &two, "--server-metrics", &format!("a:1={four}")]);
+    assert!(text.starts_with("pods      2, with caches of 2 to 4 blocks of 16 tokens\n"), "{text}");
+
+    let engine = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", engine.local_addr().unwrap());
+    let asked = std::thread::spawn(move || {
+        let (mut client, mut head) = (engine.accept().unwrap().0, Vec::new());
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            client.read_exact(&mut byte).unwrap();
+            head.extend(byte);
+        }
+        let page = "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"2\"} 1.0\n";
+        write!(client, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{page}", page.len()).unwrap();
+        String::from_utf8(head).unwrap()
+    });
+    assert_eq!(report(&[&capture, "--server-metrics", &url]), alike, "an engine that runs is asked for its page");
+    assert!(asked.join().unwrap().starts_with("GET /metrics HTTP/1.1\r\n"));
+}
+
+#[test]
+fn a_page_that_gives_no_pod_its_size_is_an_error_with_the_remedy() {
+    let folder = TempDir::new().unwrap();
+    let capture = capture(&folder, "all.jsonl", &REQUESTS);
+    let page = folder.path().join("page");
+    std::fs::write(&page, "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"2\"} 1\n").unwrap();
+    let page = page.to_str().unwrap();
+    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/server_metrics/tgi.txt");
+    let (of_a, of_c) = (format!("a:1={page}"), format!("c={page}"));
+    for (pages, problem) in [
+        (&[&*of_a][..], "the size of the cache of pod `b:1` is unknown"),
+        (&[page, &of_c], "no pod is named `c`, whose metrics page was given"),
+        (&[page, page], "two pages are for all pods; remedy: POD=PAGE for each pod"),
+        (&[data], "the page states no cache size"),
+        (&["http://user:canary7f3a@127.0.0.1:9"], "expected a URL without credentials"),
+        (&["absent.txt"], "cannot read absent.txt"),
+    ] {
+        let pages = pages.iter().flat_map(|page| ["--server-metrics", page]);
+        let (code, _, stderr) = run(&["trace", "reuse", &capture].into_iter().chain(pages).collect::<Vec<_>>());
+        assert!(code == Some(1) && stderr.contains(problem) && !stderr.contains("canary7f3a"), "{code:?} {stderr}");
+    }
 }
 
 #[test]

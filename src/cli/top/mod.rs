@@ -1,7 +1,8 @@
 //! `streamgauge top`: the live page in a terminal, for one or many instances.
 //!
 //! It reads the live page's own data, `/api/history`, and not `/metrics`: one reply has the last seconds already, so the
-//! first table is complete, and its distributions are finer than the buckets of a scrape.
+//! first table is complete, and its distributions are finer than the buckets of a scrape. The sessions are those of
+//! `/api/state`.
 
 mod row;
 mod window;
@@ -17,7 +18,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::JoinSet;
 
 pub(super) use self::row::TopRow;
-use self::window::HistoryReply;
+use self::window::{HistoryReply, StateReply, TopSessions};
 use super::signals::StopSignals;
 use super::status_block::StatusBlock;
 use super::terminal;
@@ -86,7 +87,8 @@ pub(super) const HELP: VerbHelp = VerbHelp {
 /// One instance, as it was named.
 struct TopInstance {
     address: String,
-    page: PageClient,
+    history: PageClient,
+    state: PageClient,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -142,8 +144,8 @@ fn instances(args: &Args) -> anyhow::Result<Vec<TopInstance>> {
     };
     let path = format!("/api/history?by_model=true&seconds={WINDOW_SECONDS}");
     let instance = |(address, target): (String, TargetUrl)| {
-        let page = PageClient::new(target, tls.clone(), POLL_TIMEOUT, &path, fields.clone());
-        TopInstance { address, page }
+        let page = |path| PageClient::new(target.clone(), tls.clone(), POLL_TIMEOUT, path, fields.clone());
+        TopInstance { address, history: page(&path), state: page("/api/state") }
     };
     Ok(targets.into_iter().map(instance).collect())
 }
@@ -170,12 +172,14 @@ async fn poll(instances: &Rc<Vec<TopInstance>>) -> Vec<TopRow> {
 }
 
 async fn rows_of(instance: &TopInstance) -> Vec<TopRow> {
-    let reply = instance.page.fetch(MAX_REPLY_BYTES).await;
-    let read = reply.and_then(|bytes| {
+    let (history, state) = tokio::join!(instance.history.fetch(MAX_REPLY_BYTES), instance.state.fetch(MAX_REPLY_BYTES));
+    let state = state.ok().and_then(|bytes| serde_json::from_slice::<StateReply>(&bytes).ok());
+    let sessions = state.and_then(|state| state.sessions).map(TopSessions::of);
+    let read = history.and_then(|bytes| {
         serde_json::from_slice::<HistoryReply>(&bytes).map_err(|_| "the reply is not that of an admin port".to_owned())
     });
     match read {
-        Ok(reply) => TopRow::of_instance(&instance.address, &reply),
+        Ok(reply) => TopRow::of_instance(&instance.address, &reply, sessions),
         Err(reason) => vec![TopRow::unreadable(&instance.address, reason)],
     }
 }

@@ -6,7 +6,7 @@ use comfy_table::{Cell, CellAlignment, Color};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::window::{HistoryReply, TopQuantiles, WindowFigures};
+use super::window::{HistoryReply, TopQuantiles, TopSessions, WindowFigures};
 use crate::cli::terminal::{render_table, right_aligned_table};
 use crate::report::ascii_plot::replace_unprintable;
 
@@ -53,25 +53,29 @@ pub(in crate::cli) struct TopRow {
     upstream: Option<String>,
     /// Absent if the instance cannot be read.
     figures: Option<WindowFigures>,
+    /// Of all models; absent without a capture, and until a session has ended its first turn.
+    sessions: Option<TopSessions>,
 }
 
 impl TopRow {
     /// The row of an instance that cannot be read.
     pub(super) fn unreadable(instance: &str, reason: String) -> Self {
         let (status, reason) = (TopStatus::Bad, Some(reason));
-        Self { status, instance: instance.to_owned(), model: None, reason, upstream: None, figures: None }
+        let instance = instance.to_owned();
+        Self { status, instance, model: None, reason, upstream: None, figures: None, sessions: None }
     }
 
     /// The rows of an instance: one for all models, and one for each of several.
-    pub(super) fn of_instance(instance: &str, reply: &HistoryReply) -> Vec<Self> {
+    pub(super) fn of_instance(instance: &str, reply: &HistoryReply, sessions: Option<TopSessions>) -> Vec<Self> {
         let (all, models) = reply.windows();
         let row = |model: Option<String>, figures: WindowFigures| {
             let (status, reason) = judge(reply, &figures);
             let upstream = Some(reply.upstream.state.clone());
-            Self { status, instance: instance.to_owned(), model, reason, upstream, figures: Some(figures) }
+            let instance = instance.to_owned();
+            Self { status, instance, model, reason, upstream, figures: Some(figures), sessions: None }
         };
         let only = models.keys().next().filter(|_| models.len() == 1).map(|model| (*model).to_owned());
-        let mut rows = vec![row(only, all)];
+        let mut rows = vec![Self { sessions, ..row(only, all) }];
         if models.len() > 1 {
             rows.extend(models.into_iter().map(|(model, figures)| row(Some(model.to_owned()), figures)));
         }
@@ -124,18 +128,22 @@ impl TopRow {
                 ));
             }
         }
+        cells.push(self.sessions.as_ref().map_or_else(none, |sessions| match sessions.tool_share {
+            Some(tool) => format!("{}, tools {:.0} %", sessions.count, tool * 100.0),
+            None => sessions.count.to_string(),
+        }));
         cells.push(self.upstream.as_deref().map_or_else(none, shown));
         cells.push(self.reason.as_deref().map(shown).unwrap_or_default());
         cells
     }
 }
 
-const HEADER: [&str; 13] = [
-    "", "instance", "model", "req/s", "open", "TTFT p50", "p99", "ITL p50", "p99", "goodput", "errors", "upstream",
-    "why",
+const HEADER: [&str; 14] = [
+    "", "instance", "model", "req/s", "open", "TTFT p50", "p99", "ITL p50", "p99", "goodput", "errors", "sessions",
+    "upstream", "why",
 ];
 /// Columns of [`HEADER`] with text, which is aligned to the left.
-const TEXT_COLUMNS: [usize; 6] = [1, 2, 9, 10, 11, 12];
+const TEXT_COLUMNS: [usize; 7] = [1, 2, 9, 10, 11, 12, 13];
 
 /// The table of rows in their order. Latencies are in ms.
 pub(super) fn table(rows: &[TopRow], colourful: bool) -> String {
@@ -209,6 +217,7 @@ fn shown(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::top::window::StateReply;
 
     fn reply(text: &str) -> HistoryReply {
         serde_json::from_str(text).unwrap()
@@ -225,7 +234,7 @@ mod tests {
         let named =
             [("good", &*good.to_owned()), ("slow", &slow), ("failing", &failing), ("gone", &gone), ("two", &two)];
         let mut rows: Vec<TopRow> =
-            named.iter().flat_map(|(name, text)| TopRow::of_instance(name, &reply(text))).collect();
+            named.iter().flat_map(|(name, text)| TopRow::of_instance(name, &reply(text), None)).collect();
         rows.push(TopRow::unreadable("dead", "Connection refused".to_owned()));
         rows.sort_by(TopRow::cmp_worst_first);
         rows
@@ -252,8 +261,25 @@ mod tests {
         let second = r#"{"length_ms":1000,"figures":{"open":[3,1,2]}}"#;
         let hung = [second; 10].join(",");
         let hung = format!(r#"{{"ready":true,"upstream":{{"state":"reachable","reason":null}},"seconds":[{hung}]}}"#);
-        let hung = TopRow::of_instance("hung", &reply(&hung)).remove(0);
+        let hung = TopRow::of_instance("hung", &reply(&hung), None).remove(0);
         assert_eq!((hung.status, hung.reason.as_deref()), (Warning, Some("3 streams are open, and no token comes")));
+    }
+
+    #[test]
+    fn the_sessions_are_those_of_all_models_with_the_share_of_their_time_in_tools() {
+        let state = r#"{"version":"1","sessions":{"sessions":12,"removed":0,"model_share":0.62,
+            "goodput":[{"slo":"chat","met":9,"counted":12,"share":0.75}],"latest":[]}}"#;
+        let sessions = |text: &str| serde_json::from_str::<StateReply>(text).unwrap().sessions.map(TopSessions::of);
+        let all = sessions(state).unwrap();
+        assert_eq!((all.count, &all.goodput), (12, &[("chat".to_owned(), 0.75)].into()));
+        let two = r#"{"ready":true,"upstream":{"state":"reachable","reason":null},"seconds":[
+            {"length_ms":1000,"figures":{"requests":2},"by_model":{"a":{"requests":1},"b":{"requests":1}}}]}"#;
+        let shown: Vec<String> =
+            TopRow::of_instance("x", &reply(two), Some(all)).iter().map(|row| row.cells()[11].clone()).collect();
+        assert_eq!(shown, ["12, tools 38 %", "-", "-"]);
+        let without_time = sessions(r#"{"sessions":{"sessions":1,"model_share":null,"goodput":[]}}"#);
+        assert_eq!(TopRow::of_instance("x", &reply(two), without_time)[0].cells()[11], "1");
+        assert_eq!(sessions(r#"{"version":"1"}"#), None, "there is no capture");
     }
 
     #[test]

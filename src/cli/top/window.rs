@@ -32,6 +32,48 @@ struct SecondReply {
     by_model: BTreeMap<String, PointReply>,
 }
 
+/// A reply of `/api/state`, as far as it is used.
+#[derive(Deserialize)]
+pub(super) struct StateReply {
+    /// Absent without a capture, and until a session has ended its first turn.
+    pub(super) sessions: Option<SessionsReply>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct SessionsReply {
+    sessions: u64,
+    model_share: Option<f64>,
+    #[serde(default)]
+    goodput: Vec<SessionGoodputReply>,
+}
+
+#[derive(Deserialize)]
+struct SessionGoodputReply {
+    slo: String,
+    share: f64,
+}
+
+/// Sessions of the last 15 minutes.
+#[derive(Debug, PartialEq, Serialize, JsonSchema)]
+pub(in crate::cli) struct TopSessions {
+    pub(super) count: u64,
+    /// Time that the sessions spent between their requests, of their whole time; absent without any.
+    pub(super) tool_share: Option<f64>,
+    /// Share of sessions of which every request met each SLO.
+    pub(super) goodput: BTreeMap<String, f64>,
+}
+
+impl TopSessions {
+    pub(super) fn of(reply: SessionsReply) -> Self {
+        let share = |share: f64| share.clamp(0.0, 1.0);
+        Self {
+            count: reply.sessions,
+            tool_share: reply.model_share.map(|model| 1.0 - share(model)),
+            goodput: reply.goodput.into_iter().map(|of| (of.slo, share(of.share))).collect(),
+        }
+    }
+}
+
 /// One second of a model. Zero fields are absent.
 #[derive(Deserialize)]
 #[serde(default)]

@@ -30,11 +30,15 @@ pub(in crate::cli) const SUBVERBS: [(&str, VerbHelp); 11] = [
     (
         "reuse",
         VerbHelp {
-            flags: &["cache-blocks", "cache-tokens", "by", "json"],
+            flags: &["server-metrics", "cache-blocks", "cache-tokens", "by", "json"],
             examples: &[
                 (
                     "Find where cache hits of two pods with 8,000 blocks each are lost",
                     "streamgauge trace reuse pod-a/ pod-b/ --cache-blocks 8000",
+                ),
+                (
+                    "Read the size of each pod's cache from its engine",
+                    "streamgauge trace reuse pod-a/ pod-b/ \\\n      --server-metrics pod-a/=http://a:8000 \\\n      --server-metrics pod-b/=http://b:8000",
                 ),
                 (
                     "Compare models and hours",

@@ -1,5 +1,6 @@
 //! `streamgauge trace`: describes and transforms traces.
 
+mod cache_pages;
 mod diff;
 mod examples;
 pub(super) mod flags;

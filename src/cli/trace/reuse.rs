@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::ValueHint;
 use clap::builder::PossibleValuesParser;
 
+use super::cache_pages::cache_sizes;
 use super::flags::{self, FormatName, TraceReadArgs};
 use super::notes;
 use crate::cli::terminal::{self, render_table, right_aligned_table};
@@ -14,7 +15,7 @@ use crate::trace::Trace;
 use crate::trace::format::{FORMATS, native};
 use crate::trace::info::{self, MAX_CACHE_BLOCKS};
 use crate::trace::merge::{self, ClockAlignment};
-use crate::trace::reuse::{self, GROUP_KEYS, ReuseReport, ReuseSums};
+use crate::trace::reuse::{self, CacheSizes, GROUP_KEYS, ReuseReport, ReuseSums};
 use crate::trace_file::segment_list::segments_of_instances;
 
 /// Find where prefix-cache hits are lost: by routing, to the caches' capacity, or otherwise
@@ -35,6 +36,12 @@ pub(super) struct Args {
     /// Cache size of each pod, in tokens
     #[arg(long, value_name = "N")]
     cache_tokens: Option<u64>,
+
+    /// Read the cache size from an engine's metrics page, for all pods or as POD=PAGE for one; may be repeated
+    ///
+    /// POD is the name of a pod, or the capture or instance that it begins with. vLLM and SGLang state the size.
+    #[arg(long, value_name = "[POD=]FILE|URL", conflicts_with_all = ["cache_blocks", "cache_tokens"])]
+    server_metrics: Vec<String>,
 
     /// Also group requests by these keys
     #[arg(long, value_name = "KEY", value_delimiter = ',', value_parser = PossibleValuesParser::new(GROUP_KEYS))]
@@ -71,19 +78,24 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let name = traces.first().map(|(name, _)| name.clone()).unwrap_or_default();
     let trace = merge::merge(traces, ClockAlignment::Clock)?;
     let cache = args.cache_tokens.and_then(|tokens| info::cache_blocks(&trace.header, tokens)).or(args.cache_blocks);
+    let sizes = match args.server_metrics.is_empty() {
+        true => CacheSizes { others: cache, ..CacheSizes::default() },
+        false => cache_sizes(&args.server_metrics, &trace.header)?,
+    };
     anyhow::ensure!(
-        cache.is_none_or(|blocks| (1..=MAX_CACHE_BLOCKS).contains(&blocks)),
+        sizes.iter().all(|blocks| (1..=MAX_CACHE_BLOCKS).contains(&blocks)),
         "expected a cache of 1 to {MAX_CACHE_BLOCKS} blocks"
     );
     let losses = trace.losses.clone();
-    let report = reuse::reuse(trace, &name, cache)?;
+    let report = reuse::reuse(trace, &name, sizes)?;
     notes::print_losses(&losses);
     if args.json {
         return terminal::print(&format!("{}\n", serde_json::to_string_pretty(&report)?));
     }
-    if cache.is_none() {
+    if report.pod_cache_blocks.is_empty() {
         terminal::eprint_line(
-            "note: the pods' cache size is unknown, so losses to capacity are too; remedy: --cache-blocks or --cache-tokens",
+            "note: the pods' cache size is unknown, so losses to capacity are too; remedy: --cache-blocks or --cache-tokens, or \
+             --server-metrics",
         );
     }
     terminal::print(&render(&report, &args.by))
@@ -99,9 +111,11 @@ fn with_pod_names(trace: Trace, capture: String) -> Trace {
 }
 
 fn render(report: &ReuseReport, by: &[String]) -> String {
-    let caches = match report.cache_blocks {
-        Some(blocks) => format!(", with a cache of {blocks} blocks of {} tokens each", report.block_tokens),
+    let (sizes, tokens) = (report.pod_cache_blocks.values(), report.block_tokens);
+    let caches = match sizes.clone().min().zip(sizes.max()) {
         None => String::new(),
+        Some((least, most)) if least == most => format!(", with a cache of {least} blocks of {tokens} tokens each"),
+        Some((least, most)) => format!(", with caches of {least} to {most} blocks of {tokens} tokens"),
     };
     let moves = report.all.sessions;
     let mut text = format!(

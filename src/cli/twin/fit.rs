@@ -97,7 +97,7 @@ impl FitArgs {
         let config = ServerConfig::parse(&page);
         anyhow::ensure!(
             config.is_some(),
-            "--server-metrics {}: the page states no cache configuration; remedy: save vLLM's /metrics, or leave the flag out",
+            "--server-metrics {}: the page states no cache configuration; remedy: save the /metrics of vLLM or SGLang, or leave the flag out",
             path.display()
         );
         Ok(config)

@@ -1,8 +1,9 @@
 //! What servers report about themselves on their metrics pages, in one vocabulary. Pure.
 //!
 //! [`exposition`] reads a page's samples, and [`metric_names`] maps each server's names to the common ones
-//! ([`ServerMetric`]).
+//! ([`ServerMetric`]). [`cache_config`] reads the size of the KV cache.
 
+pub mod cache_config;
 pub mod exposition;
 pub mod metric_names;
 

@@ -13,6 +13,7 @@
 //! engine's. A block of bytes, or of another size, is off by at most one block per request. That the sizes differ is seen
 //! from reported hits that are no whole blocks.
 
+mod cache_sizes;
 mod pods;
 mod routing;
 mod sums;
@@ -22,6 +23,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+pub use cache_sizes::CacheSizes;
 pub use pods::{MAX_FLEET_BLOCKS, MAX_PODS};
 pub use sums::{ReuseSums, SessionMoves};
 
@@ -50,8 +52,11 @@ pub const GROUP_KEYS: [&str; 4] = ["model", "class", "hour", "pod"];
 pub struct ReuseReport {
     /// Number of pods.
     pub pods: usize,
-    /// Cache size of each pod, in blocks; `None` if unknown, when capacity and what is after it are unknown too.
+    /// Cache size of all pods, in blocks; `None` if it differs, or is unknown, when capacity and what is after it are
+    /// unknown too.
     pub cache_blocks: Option<usize>,
+    /// Cache size of each pod, in blocks, by the pod's name; empty if unknown.
+    pub pod_cache_blocks: BTreeMap<String, usize>,
     /// Tokens per block.
     pub block_tokens: u64,
     /// Whether blocks are tokens, so that hits of an engine with this block size are exact.
@@ -71,17 +76,18 @@ struct LastPod {
     is_moved: bool,
 }
 
-/// Reads a trace to its end, in order of arrival. `cache_blocks` is the cache size of each pod.
+/// Reads a trace to its end, in order of arrival.
 ///
 /// # Errors
-/// If a row cannot be read, the trace has no block ids, or it has more pods or blocks than can be held.
-pub fn reuse(trace: Trace, name: &str, cache_blocks: Option<usize>) -> Result<ReuseReport, Error> {
+/// If a row cannot be read, the trace has no block ids, it has more pods or blocks than can be held, a pod has no size
+/// although others have, or a size is of no pod.
+pub fn reuse(trace: Trace, name: &str, sizes: CacheSizes) -> Result<ReuseReport, Error> {
     let blocks = trace.header.blocks.clone().ok_or_else(|| {
         let problem = TraceProblem::new("the rows have no block ids, so their prefixes are unknown");
         problem.with_remedy("record a capture with `streamgauge proxy --capture`").at_line(name, None)
     })?;
     let started = trace.header.started_unix_ns;
-    let mut collector = ReuseCollector::new(blocks, cache_blocks, &trace);
+    let mut collector = ReuseCollector::new(blocks, sizes, &trace);
     for entry in trace.entries {
         let entry = entry?;
         // An engine that did not answer may have computed nothing.
@@ -90,12 +96,12 @@ pub fn reuse(trace: Trace, name: &str, cache_blocks: Option<usize>) -> Result<Re
         }
         collector.add(&entry, started).map_err(|problem| problem.at_line(name, None))?;
     }
+    collector.pods.check_names().map_err(|problem| problem.at_line(name, None))?;
     Ok(collector.finish())
 }
 
 struct ReuseCollector {
     blocks: BlockScheme,
-    cache_blocks: Option<usize>,
     /// Model of the first row, whose prompts keep their ids.
     first_model: Option<Option<String>>,
     offered: UnboundedCache,
@@ -109,14 +115,13 @@ struct ReuseCollector {
 }
 
 impl ReuseCollector {
-    fn new(blocks: BlockScheme, cache_blocks: Option<usize>, trace: &Trace) -> Self {
+    fn new(blocks: BlockScheme, sizes: CacheSizes, trace: &Trace) -> Self {
         Self {
             blocks,
-            cache_blocks,
             first_model: None,
             offered: UnboundedCache::default(),
-            pods: PodCaches::new(cache_blocks),
-            sticky: StickyRouting::new(cache_blocks, &trace.losses),
+            pods: PodCaches::new(sizes),
+            sticky: StickyRouting::new(&trace.losses),
             last_pods: SessionTable::new(&trace.losses),
             has_partial_hits: false,
             all: ReuseSums::default(),
@@ -133,7 +138,7 @@ impl ReuseCollector {
         let (counted, estimated) = self.offered.take(&ids);
         let routed = self.pods.endless(pod, &ids);
         let fitted = self.pods.bounded(pod, &ids);
-        let sticky = self.sticky.take(entry.session.as_deref(), (model, pod), &ids);
+        let sticky = self.sticky.take(entry.session.as_deref(), (model, pod, self.pods.cache_blocks(pod)), &ids);
         let mut sums = ReuseSums::default();
         sums.requests = 1;
         sums.prompt_tokens = tokens.prompt;
@@ -192,9 +197,12 @@ impl ReuseCollector {
                 sums.error_bound_tokens = Some(sums.requests.saturating_mul(nominal));
             }
         }
+        let pod_cache_blocks = self.pods.sizes();
+        let first = pod_cache_blocks.values().next().copied();
         ReuseReport {
             pods: self.pods.len(),
-            cache_blocks: self.cache_blocks,
+            cache_blocks: first.filter(|blocks| pod_cache_blocks.values().all(|other| other == blocks)),
+            pod_cache_blocks,
             block_tokens: block_tokens(&self.blocks),
             blocks_are_tokens: self.blocks.unit == BlockUnit::Tokens,
             sampled_one_of: self.offered.sampled_one_of().max(self.pods.sampled_one_of()),

@@ -13,7 +13,6 @@ const MIN_PREFIX_SHARE: f64 = 0.5;
 
 /// Caches of all pods under each policy.
 pub(super) struct StickyRouting {
-    cache_blocks: Option<usize>,
     by_session: Vec<LruCache>,
     by_prefix: Vec<LruCache>,
     /// Prompt blocks that each pod got by prefix.
@@ -31,9 +30,8 @@ pub(super) struct StickyHits {
 }
 
 impl StickyRouting {
-    pub(super) fn new(cache_blocks: Option<usize>, losses: &ConversionLosses) -> Self {
+    pub(super) fn new(losses: &ConversionLosses) -> Self {
         Self {
-            cache_blocks,
             by_session: Vec::new(),
             by_prefix: Vec::new(),
             assigned_blocks: Vec::new(),
@@ -42,14 +40,15 @@ impl StickyRouting {
         }
     }
 
-    /// Adds a request that `pod` served. `None` without a cache size.
+    /// Adds a request that `pod` served, whose cache has `blocks`. `None` without a cache size.
     pub(super) fn take(
         &mut self,
         session: Option<&str>,
-        (model, pod): (u64, usize),
+        (model, pod, blocks): (u64, usize, Option<usize>),
         ids: &[u64],
     ) -> Option<StickyHits> {
-        let blocks = self.cache_blocks?;
+        let blocks = blocks?;
+        // Pods are numbered in order of their first request.
         for caches in [&mut self.by_session, &mut self.by_prefix] {
             while caches.len() <= pod {
                 caches.push(LruCache::new(blocks));

@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::measure::server_metrics::cache_config::CacheConfig;
 use crate::twin::parameter::{Parameter, ParameterEstimate};
-
-/// The gauge whose labels hold vLLM's cache configuration.
-const VLLM_CACHE: &str = "vllm:cache_config_info{";
 
 /// Configuration of a server.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -14,21 +12,12 @@ pub struct ServerConfig(BTreeMap<Parameter, f64>);
 impl ServerConfig {
     /// Reads a page in the Prometheus text format; `None` if it states nothing that a twin uses.
     pub fn parse(page: &str) -> Option<Self> {
-        let labels = page.lines().find_map(|line| line.strip_prefix(VLLM_CACHE))?;
-        let value = |name: &str| {
-            let after = labels.split(&format!("{name}=\"")).nth(1)?;
-            after.split('"').next()
-        };
-        let number = |name: &str| value(name)?.parse::<f64>().ok().filter(|number| *number >= 1.0);
-        let is_on = |name: &str| match value(name)? {
-            "True" | "true" => Some(1.0),
-            "False" | "false" => Some(0.0),
-            _ => None,
-        };
+        // The engines of one server are alike.
+        let cache = *CacheConfig::read(page).first()?;
         let told = [
-            (Parameter::KvBlocks, number("num_gpu_blocks")),
-            (Parameter::BlockSize, number("block_size")),
-            (Parameter::PrefixCache, is_on("enable_prefix_caching")),
+            (Parameter::KvBlocks, cache.blocks.map(|blocks| blocks as f64)),
+            (Parameter::BlockSize, cache.block_size.map(|tokens| tokens as f64)),
+            (Parameter::PrefixCache, cache.prefix_caching.map(|is_on| f64::from(u8::from(is_on)))),
         ];
         let config: BTreeMap<_, _> = told.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
         (!config.is_empty()).then_some(Self(config))
@@ -44,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vllms_cache_configuration_is_read() {
+    fn the_cache_configuration_of_vllm_and_of_sglang_is_read() {
         let page = "# TYPE vllm:cache_config_info gauge\n\
             vllm:cache_config_info{block_size=\"16\",enable_prefix_caching=\"True\",num_gpu_blocks=\"7520\",x=\"\"} 1.0\n";
         let config = ServerConfig::parse(page).unwrap();
@@ -52,5 +41,8 @@ mod tests {
         assert_eq!(config, ServerConfig(expected.into_iter().collect()));
         assert_eq!(ServerConfig::parse("vllm:cache_config_info{num_gpu_blocks=\"None\"} 1"), None);
         assert_eq!(ServerConfig::parse("up 1"), None);
+        let sglang = ServerConfig::parse("sglang:cache_config_info{page_size=\"64\",num_pages=\"1152\"} 1.0");
+        let expected = [(Parameter::KvBlocks, 1_152.0), (Parameter::BlockSize, 64.0)];
+        assert_eq!(sglang, Some(ServerConfig(expected.into_iter().collect())));
     }
 }
