@@ -263,6 +263,24 @@ fn a_twin_fitted_to_a_run_predicts_it_and_says_where_it_extrapolates() {
 }
 
 #[test]
+fn a_cold_start_is_left_out_of_a_fit_and_noted() {
+    let place = place();
+    let folder = place.path();
+    ok(folder, &["trace", "cut", "traffic.jsonl", "--to", "5s", "-o", "start.jsonl"]);
+    let cold = ["twin", "run", "twin.json", "--traffic", "start.jsonl", "--set", "step-base=30ms", "-o", "cold"];
+    ok(folder, &cold);
+    ok(folder, &[&RUN[..], &["-o", "warm"]].concat());
+    let told = streamgauge(folder, &["twin", "fit", "cold", "warm", "-o", "fitted.json"]);
+    let note = "note: m at simulated-1: the steps of the first 10.0s took 2.9 times as long as later ones, as after a cold start, and are left out";
+    assert!(told.stderr.contains(note), "{}", told.stderr);
+    let fitted: Value = serde_json::from_slice(&fs::read(folder.join("fitted.json")).unwrap()).unwrap();
+    let base = fitted["engines"][0]["parameters"]["step_base"]["value"].as_f64().unwrap();
+    assert!((base - 1e7).abs() < 5e5, "{base}");
+    let told = streamgauge(folder, &["twin", "fit", "warm", "-o", "fitted.json"]);
+    assert!(told.code == Some(0) && !told.stderr.contains("cold start"), "{}", told.stderr);
+}
+
+#[test]
 fn a_sampled_capture_is_a_part_of_the_load_and_the_notes_name_the_factor_that_restores_it() {
     let place = place();
     let folder = place.path();

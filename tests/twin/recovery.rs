@@ -181,6 +181,40 @@ fn a_full_batch_is_recovered_from_tokens_that_arrive_apart() {
     }
 }
 
+#[test]
+fn a_cold_start_is_left_out_and_shows_no_knee() {
+    let cold = CostModel {
+        step_base: Gap::from_millis(30),
+        step_per_seq: Gap::from_nanos(300_000),
+        prefill_per_second: 6_667,
+        ..CostModel::default()
+    };
+    // 15 s, and then 150 s.
+    let mut rows = capture(with_cost(cold), Load { requests: 60, ..LOAD });
+    rows.extend(
+        capture(EngineOptions::default(), Load { requests: 600, seed: 8, ..LOAD })
+            .into_iter()
+            .map(|row| TraceEntry { at: row.at + 15_000_000_000, ..row }),
+    );
+    let fit = fitted_to(rows, LOAD);
+    let start = fit.cold_start.unwrap_or_else(|| panic!("{fit:#?}"));
+    assert!((10.0..=20.0).contains(&start.length.as_secs()), "{start:?}");
+    assert!((start.factor / 3.0 - 1.0).abs() < 0.05, "{start:?}");
+    assert_eq!(fit.engine.parameters.get(&Parameter::BatchKnee), None, "{fit:#?}");
+    assert_intervals(&fit, &EngineOptions::default());
+    let base = fit.engine.parameters[&Parameter::StepBase].value.unwrap();
+    assert!((base / 1e7 - 1.0).abs() < 0.05, "{base}");
+    // Without one, nothing is left out; and an engine that changes for good has no start.
+    assert_eq!(fitted(&EngineOptions::default(), LOAD).cold_start, None);
+    let mut rows = capture(with_cost(CostModel { step_base: Gap::from_millis(30), ..CostModel::default() }), LOAD);
+    rows.extend(
+        capture(EngineOptions::default(), LOAD)
+            .into_iter()
+            .map(|row| TraceEntry { at: row.at + 500_000_000_000, ..row }),
+    );
+    assert_eq!(fitted_to(rows, LOAD).cold_start, None);
+}
+
 /// A twin that cannot be run is no use, whatever the rows were.
 #[test]
 fn a_fit_is_always_a_twin_that_runs() {
