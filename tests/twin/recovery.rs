@@ -236,6 +236,36 @@ fn a_prefix_cache_and_its_block_size_are_recovered() {
 }
 
 #[test]
+fn a_prefix_cache_that_is_off_is_recovered() {
+    let engine = EngineOptions { prefix_cache: false, ..EngineOptions::default() };
+    let expected = [&COSTS[..], &[Parameter::PrefixCache]].concat();
+    assert_recovered("no cache", &engine, Load { families: 20, isl: 800.0, rate: 2.0, ..LOAD }, &expected);
+}
+
+#[test]
+fn each_model_of_an_upstream_and_each_upstream_of_a_model_has_its_own_engine() {
+    let load = Load { requests: 400, ..LOAD };
+    let truth = [("a:8000", "m", 10), ("a:8000", "n", 25), ("b:8000", "m", 40)];
+    let mut groups = TrafficGroups::default();
+    for (upstream, model, base) in truth {
+        let cost = CostModel { step_base: Gap::from_millis(base), ..CostModel::default() };
+        for mut row in capture(with_cost(cost), load) {
+            (row.upstream, row.model) = (Some(upstream.to_owned()), Some(model.to_owned()));
+            groups.add(row, 0);
+        }
+    }
+    let fits: Vec<EngineFit> = groups.finish().iter().map(|group| fit(group, None, None).unwrap()).collect();
+    assert_eq!(fits.len(), 3);
+    for (upstream, model, base) in truth {
+        let of = |fit: &&EngineFit| {
+            (fit.engine.upstream.as_deref(), fit.engine.model.as_deref()) == (Some(upstream), Some(model))
+        };
+        let found = fits.iter().find(of).unwrap().engine.parameters[&Parameter::StepBase].value.unwrap();
+        assert!((found / (base as f64 * 1e6) - 1.0).abs() < 0.05, "{model} at {upstream}: {found}");
+    }
+}
+
+#[test]
 fn the_size_of_a_cache_that_forgets_is_recovered() {
     let engine = EngineOptions { kv_blocks: 2_500, ..EngineOptions::default() };
     let expected = [&COSTS[..], &[Parameter::KvBlocks, Parameter::BlockSize]].concat();
