@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -45,7 +46,11 @@ struct Answer {
 
 impl Client {
     fn new(to: &RunningServer) -> Self {
-        let stream = TcpStream::connect(to.local_addr()).unwrap();
+        Self::connect(to.local_addr())
+    }
+
+    fn connect(to: SocketAddr) -> Self {
+        let stream = TcpStream::connect(to).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         Self { stream: BufReader::new(stream) }
     }
@@ -459,9 +464,47 @@ fn a_stall_is_a_gap_before_its_token() {
     assert!(gaps.len() == 4 && gaps[1] >= 301_000_000, "{gaps:?}");
 }
 
+/// A server of its own process, which ends with the test.
+struct SimProcess(Child);
+
+impl Drop for SimProcess {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+#[test]
+fn a_twin_is_served_over_http_with_its_own_steps_and_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("twin.json");
+    let twin =
+        r#"{"streamgauge_twin": 1, "engines": [{"model": "river", "parameters": {"step_base": {"value": 2e7}}}]}"#;
+    std::fs::write(&path, twin).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
+    command.args(["sim", "--listen", "127.0.0.1:0", "--twin"]).arg(&path).stderr(Stdio::piped());
+    let mut process = SimProcess(command.spawn().unwrap());
+    let mut told = BufReader::new(process.0.stderr.take().unwrap()).lines();
+    let address = told.find_map(|line| {
+        let line = line.unwrap();
+        line.strip_prefix("listening on http://")?.strip_suffix("/v1")?.parse::<SocketAddr>().ok()
+    });
+    let address = address.unwrap();
+    let mut client = Client::connect(address);
+    let answer = client.post(CHAT, "x-request-id: twin\r\n", &chat(6, json!({ "model": "river" })));
+    assert_eq!(answer.status, 200);
+    let planned = planned_at(address, "twin");
+    let gaps: Vec<_> = planned.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(gaps.len() == 5 && gaps.iter().all(|gap| *gap >= 20_000_000), "{gaps:?}");
+}
+
 /// When the engine had each token of a stream, in nanoseconds.
 fn planned(sim: &RunningServer, id: &str) -> Vec<u64> {
-    let sends = Client::new(sim).get(&format!("/sim/sends?id={id}")).json();
+    planned_at(sim.local_addr(), id)
+}
+
+fn planned_at(sim: SocketAddr, id: &str) -> Vec<u64> {
+    let sends = Client::connect(sim).get(&format!("/sim/sends?id={id}")).json();
     assert_eq!(sends["simulated"], true);
     let tokens = sends["events"].as_array().unwrap().iter().filter(|event| event["tokens"] != 0);
     tokens.map(|event| event["planned_ns"].as_u64().unwrap()).collect()

@@ -185,6 +185,51 @@ fn twice_the_traffic_and_half_the_cache_change_what_they_should() {
 }
 
 #[test]
+fn each_operation_changes_what_is_lost_or_how_many_replicas_run() {
+    let place = place();
+    let folder = place.path();
+    let variant = |more: &[&str]| -> (u64, u64) {
+        let told: Value = serde_json::from_str(&ok(folder, &[&RUN[..], more, &["--json"]].concat())).unwrap();
+        let of = |key: &str| told["variants"][0][key].as_u64().unwrap();
+        (of("lost"), of("max_replicas"))
+    };
+    assert_eq!(variant(&[]), (0, 1));
+    let fail = ["--fail", "replica=1,at=10s"];
+    let (brief, replicas) = variant(&[&fail[..], &["--start-up", "1s"]].concat());
+    assert!(brief > 0 && replicas == 1, "{brief} lost, {replicas} replicas");
+    // Eight requests come per second.
+    let (long, _) = variant(&[&fail[..], &["--start-up", "21s"]].concat());
+    assert!((100..250).contains(&(long - brief)), "{long} and {brief}");
+    let (refused, _) = variant(&["--admission", "1"]);
+    assert!(refused > 100, "{refused}");
+    let (lost, replicas) = variant(&["--autoscale", "in-flight>1,max=3", "--start-up", "1s"]);
+    assert_eq!((lost, replicas), (0, 3));
+}
+
+#[test]
+fn traffic_that_verbs_of_trace_have_changed_is_run_and_planned() {
+    let place = place();
+    let folder = place.path();
+    let gold = ["--class", "tier=gold"];
+    ok(folder, &[&["trace", "scale", "traffic.jsonl", "--rate", "2x", "-o", "busy.jsonl"], &gold[..]].concat());
+    ok(folder, &[&["trace", "shift", "busy.jsonl", "--by", "1m", "-o", "later.jsonl"], &gold[..]].concat());
+    ok(folder, &["trace", "merge", "later.jsonl", "traffic.jsonl", "--from-start", "-o", "both.jsonl"]);
+    // 300 requests, of which 100 are gold; those twice; and all of them once more.
+    let run = |traffic: &str| -> Value {
+        let told = ok(folder, &["twin", "run", "twin.json", "--traffic", traffic, "--json"]);
+        serde_json::from_str::<Value>(&told).unwrap()["variants"][0].clone()
+    };
+    let counts = ["traffic.jsonl", "busy.jsonl", "later.jsonl", "both.jsonl"].map(|of| run(of)["requests"].clone());
+    assert_eq!(counts, [json!(300), json!(400), json!(400), json!(700)]);
+    let rate = |of: &str| run(of)["requests_per_second"].as_f64().unwrap();
+    let (busy, later) = (rate("busy.jsonl"), rate("later.jsonl"));
+    assert!(later < 0.6 * busy, "half a minute of traffic ends a minute later: {busy} and {later}");
+    let plan = ["plan", "--twin", "twin.json", "--traffic", "both.jsonl", "--slo", "chat: e2e<=1h", "--json"];
+    let plan: Value = serde_json::from_str(&ok(folder, &plan)).unwrap();
+    assert_eq!((&plan["simulated"], &plan["traffic"]["requests"]), (&json!(true), &json!(700.0)));
+}
+
+#[test]
 fn batches_and_contexts_beyond_the_fit_of_a_fleet_are_noted() {
     let place = place();
     let folder = place.path();
@@ -260,6 +305,24 @@ fn a_twin_fitted_to_a_run_predicts_it_and_says_where_it_extrapolates() {
     let told = streamgauge(folder, &["twin", "run", "fitted.json", "--traffic", "traffic.jsonl", "--scale", "4x"]);
     assert!(told.stdout.contains("Error on held-out rows: ttft.p50"), "{}", told.stdout);
     assert!(told.stderr.contains("EXTRAPOLATED: requests/s per replica"), "{}", told.stderr);
+}
+
+#[test]
+fn a_cold_start_is_left_out_of_a_fit_and_noted() {
+    let place = place();
+    let folder = place.path();
+    ok(folder, &["trace", "cut", "traffic.jsonl", "--to", "5s", "-o", "start.jsonl"]);
+    let cold = ["twin", "run", "twin.json", "--traffic", "start.jsonl", "--set", "step-base=30ms", "-o", "cold"];
+    ok(folder, &cold);
+    ok(folder, &[&RUN[..], &["-o", "warm"]].concat());
+    let told = streamgauge(folder, &["twin", "fit", "cold", "warm", "-o", "fitted.json"]);
+    let note = "note: m at simulated-1: the steps of the first 10.0s took 2.9 times as long as later ones, as after a cold start, and are left out";
+    assert!(told.stderr.contains(note), "{}", told.stderr);
+    let fitted: Value = serde_json::from_slice(&fs::read(folder.join("fitted.json")).unwrap()).unwrap();
+    let base = fitted["engines"][0]["parameters"]["step_base"]["value"].as_f64().unwrap();
+    assert!((base - 1e7).abs() < 5e5, "{base}");
+    let told = streamgauge(folder, &["twin", "fit", "warm", "-o", "fitted.json"]);
+    assert!(told.code == Some(0) && !told.stderr.contains("cold start"), "{}", told.stderr);
 }
 
 #[test]

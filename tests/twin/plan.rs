@@ -110,6 +110,27 @@ fn windows_beyond_the_fit_are_marked() {
 }
 
 #[test]
+fn batches_and_contexts_beyond_the_fit_are_marked() {
+    let place = place();
+    let path = place.path().join("twin.json");
+    let mut twin: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    twin["engines"][0]["fitted"] = json!({
+        "requests": 100, "rate": 10.0, "max_in_flight": 1, "max_prompt_tokens": 1, "max_context_tokens": 5,
+    });
+    fs::write(&path, twin.to_string()).unwrap();
+    let plan = json(place.path(), &["--slo", SLO, "--fail", "0"]);
+    // Every request has 11 tokens. Pairs, and three requests at two replicas, are two at one replica.
+    let all = json!({
+        "quantity": "context", "largest": 11.0, "fitted": 5.0, "windows": 12, "from_s": 0.0, "to_s": 720.0,
+    });
+    let pairs = json!({
+        "quantity": "batch", "largest": 2.0, "fitted": 1.0, "windows": 8, "from_s": 240.0, "to_s": 720.0,
+    });
+    assert_eq!(plan["extrapolations"], json!([all, pairs]));
+    assert_eq!(plan["over_time"][4]["extrapolates"], json!(["batch", "context"]));
+}
+
+#[test]
 fn reserves_add_replicas_and_traffic() {
     let place = place();
     let spare = json(place.path(), &["--slo", SLO, "--fail", "1"]);

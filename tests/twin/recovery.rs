@@ -181,6 +181,40 @@ fn a_full_batch_is_recovered_from_tokens_that_arrive_apart() {
     }
 }
 
+#[test]
+fn a_cold_start_is_left_out_and_shows_no_knee() {
+    let cold = CostModel {
+        step_base: Gap::from_millis(30),
+        step_per_seq: Gap::from_nanos(300_000),
+        prefill_per_second: 6_667,
+        ..CostModel::default()
+    };
+    // 15 s, and then 150 s.
+    let mut rows = capture(with_cost(cold), Load { requests: 60, ..LOAD });
+    rows.extend(
+        capture(EngineOptions::default(), Load { requests: 600, seed: 8, ..LOAD })
+            .into_iter()
+            .map(|row| TraceEntry { at: row.at + 15_000_000_000, ..row }),
+    );
+    let fit = fitted_to(rows, LOAD);
+    let start = fit.cold_start.unwrap_or_else(|| panic!("{fit:#?}"));
+    assert!((10.0..=20.0).contains(&start.length.as_secs()), "{start:?}");
+    assert!((start.factor / 3.0 - 1.0).abs() < 0.05, "{start:?}");
+    assert_eq!(fit.engine.parameters.get(&Parameter::BatchKnee), None, "{fit:#?}");
+    assert_intervals(&fit, &EngineOptions::default());
+    let base = fit.engine.parameters[&Parameter::StepBase].value.unwrap();
+    assert!((base / 1e7 - 1.0).abs() < 0.05, "{base}");
+    // Without one, nothing is left out; and an engine that changes for good has no start.
+    assert_eq!(fitted(&EngineOptions::default(), LOAD).cold_start, None);
+    let mut rows = capture(with_cost(CostModel { step_base: Gap::from_millis(30), ..CostModel::default() }), LOAD);
+    rows.extend(
+        capture(EngineOptions::default(), LOAD)
+            .into_iter()
+            .map(|row| TraceEntry { at: row.at + 500_000_000_000, ..row }),
+    );
+    assert_eq!(fitted_to(rows, LOAD).cold_start, None);
+}
+
 /// A twin that cannot be run is no use, whatever the rows were.
 #[test]
 fn a_fit_is_always_a_twin_that_runs() {
@@ -199,6 +233,36 @@ fn a_prefix_cache_and_its_block_size_are_recovered() {
     let engine = EngineOptions { block_tokens: 32, ..with_cost(cost) };
     let expected = [&COSTS[..], &[Parameter::CachedToken, Parameter::BlockSize, Parameter::PrefixCache]].concat();
     assert_recovered("cache", &engine, Load { families: 20, isl: 800.0, rate: 3.0, ..LOAD }, &expected);
+}
+
+#[test]
+fn a_prefix_cache_that_is_off_is_recovered() {
+    let engine = EngineOptions { prefix_cache: false, ..EngineOptions::default() };
+    let expected = [&COSTS[..], &[Parameter::PrefixCache]].concat();
+    assert_recovered("no cache", &engine, Load { families: 20, isl: 800.0, rate: 2.0, ..LOAD }, &expected);
+}
+
+#[test]
+fn each_model_of_an_upstream_and_each_upstream_of_a_model_has_its_own_engine() {
+    let load = Load { requests: 400, ..LOAD };
+    let truth = [("a:8000", "m", 10), ("a:8000", "n", 25), ("b:8000", "m", 40)];
+    let mut groups = TrafficGroups::default();
+    for (upstream, model, base) in truth {
+        let cost = CostModel { step_base: Gap::from_millis(base), ..CostModel::default() };
+        for mut row in capture(with_cost(cost), load) {
+            (row.upstream, row.model) = (Some(upstream.to_owned()), Some(model.to_owned()));
+            groups.add(row, 0);
+        }
+    }
+    let fits: Vec<EngineFit> = groups.finish().iter().map(|group| fit(group, None, None).unwrap()).collect();
+    assert_eq!(fits.len(), 3);
+    for (upstream, model, base) in truth {
+        let of = |fit: &&EngineFit| {
+            (fit.engine.upstream.as_deref(), fit.engine.model.as_deref()) == (Some(upstream), Some(model))
+        };
+        let found = fits.iter().find(of).unwrap().engine.parameters[&Parameter::StepBase].value.unwrap();
+        assert!((found / (base as f64 * 1e6) - 1.0).abs() < 0.05, "{model} at {upstream}: {found}");
+    }
 }
 
 #[test]

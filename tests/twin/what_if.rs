@@ -1,5 +1,7 @@
 //! Questions with known answers: routers, failures, admission, autoscaling, sessions.
 
+use std::collections::BTreeSet;
+
 use streamgauge::engine::EngineOptions;
 use streamgauge::measure::record::Outcome;
 use streamgauge::measure::time::{Gap, Stamp};
@@ -64,6 +66,27 @@ fn a_prefix_router_finds_the_caches_that_round_robin_misses() {
     let cached = |router| plain(2, router, rows()).iter().map(|response| response.cached).collect::<Vec<_>>();
     assert_eq!(cached(Router::RoundRobin), [0, 0, 0, 0]);
     assert_eq!(cached(Router::Prefix), [0, 48, 0, 48], "one of four blocks is always computed");
+}
+
+#[test]
+fn a_session_router_keeps_both_turns_of_a_session_and_round_robin_splits_them() {
+    let turn = |session: u64, turn: u64| TraceEntry {
+        session: Some(format!("session {session}")),
+        turn: Some(turn as u32),
+        ..row(turn * 5_000 + session * 100, 20, 2)
+    };
+    // Nine sessions at four replicas: round robin sends each second turn to the next replica.
+    let rows = || (0..2).flat_map(|of| (0..9).map(move |session| turn(session, of))).collect::<Vec<_>>();
+    let replicas = |router| {
+        let responses = plain(4, router, rows());
+        let names: Vec<String> = responses.iter().map(|one| one.replica.as_deref().unwrap().to_owned()).collect();
+        let (first, second) = names.split_at(9);
+        let same = first.iter().zip(second).filter(|(first, second)| first == second).count();
+        (same, first.iter().collect::<BTreeSet<_>>().len())
+    };
+    assert_eq!(replicas(Router::RoundRobin), (0, 4));
+    let (same, used) = replicas(Router::Session);
+    assert!(same == 9 && used > 1, "{same} sessions stay, on {used} replicas");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::trace_file::row::{BlockScheme, TraceEntry};
 use crate::trace_file::segment_list::{RECORDS_FILE, RUN_FILE, instance_of};
 use crate::twin::fit::observation::TrafficGroups;
 use crate::twin::fit::server_metrics::ServerConfig;
-use crate::twin::fit::{EngineFit, Residual, fit};
+use crate::twin::fit::{ColdStart, EngineFit, Residual, fit};
 use crate::twin::model::{TwinEngine, TwinModel, TwinSource, VERSION};
 use crate::twin::parameter::{Parameter, ParameterEstimate};
 
@@ -70,7 +70,10 @@ pub(super) fn run(args: &FitArgs) -> anyhow::Result<ExitCode> {
     let mut fits: Vec<EngineFit> = Vec::new();
     for group in groups.finish() {
         match fit(&group, scheme.as_ref(), server.as_ref()) {
-            Ok(fit) => fits.push(fit),
+            Ok(fit) => {
+                cold_start_note(&fit).iter().for_each(|note| eprint_line(note));
+                fits.push(fit);
+            }
             Err(error) => eprint_line(&format!("note: {error}")),
         }
     }
@@ -87,6 +90,15 @@ pub(super) fn run(args: &FitArgs) -> anyhow::Result<ExitCode> {
         true => print(&(serde_json::to_string_pretty(&FitsDocument::of(&fits))? + "\n")),
         false => print(&fits.iter().map(render).collect::<Vec<_>>().join("\n")),
     }
+}
+
+/// What the fit has left out.
+fn cold_start_note(fit: &EngineFit) -> Option<String> {
+    let ColdStart { length, factor, .. } = fit.cold_start?;
+    let label = fit.engine.label();
+    Some(format!(
+        "note: {label}: the steps of the first {length} took {factor:.1} times as long as later ones, as after a cold start, and are left out"
+    ))
 }
 
 impl FitArgs {

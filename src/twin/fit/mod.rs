@@ -2,13 +2,15 @@
 //!
 //! Token events of different streams that come together are one step of the engine (`steps`). Regressions over steps
 //! give the cost of decoding (`decode`; on busy real servers over `windows`), regressions over first tokens that of
-//! prefill (`prefill`); `limits` finds where the engine left requests waiting. Where several fits explain the rows about
-//! as well, a parameter is a range that spans them (`estimate`). A fit of the first part of the rows
+//! prefill (`prefill`); `limits` finds where the engine left requests waiting. A slow start of the engine is left out
+//! (`cold_start`). Where several fits explain the rows about as well, a parameter is a range that spans them
+//! (`estimate`). A fit of the first part of the rows
 //! predicts the rest by running the twin (`held_out`); the twin itself is fitted to all rows.
 //!
 //! Every regression is robust: least absolute deviations first, then least squares without the outliers (`robust`).
 
 mod cache_size;
+mod cold_start;
 mod decode;
 mod estimate;
 mod held_out;
@@ -24,6 +26,8 @@ mod windows;
 use std::collections::BTreeMap;
 
 use self::cache_size::kv_blocks_of_hits;
+pub use self::cold_start::ColdStart;
+use self::cold_start::cold_start;
 use self::decode::DecodeFit;
 use self::held_out::HeldOut;
 use self::limits::LimitsFit;
@@ -53,6 +57,8 @@ pub struct EngineFit {
     pub steps: usize,
     /// Residuals by regime.
     pub residuals: Vec<Residual>,
+    /// The start of the rows that was left out.
+    pub cold_start: Option<ColdStart>,
 }
 
 /// Residuals of a regression in one regime of the load.
@@ -122,38 +128,49 @@ pub fn fit(
         held_out: Vec::new(),
     };
     let split = (all.len() as f64 * FITTED_SHARE) as usize;
-    let first = Observation { requests: &all[..split], until: all[split].at };
+    let first = Observation { requests: &all[..split], from: 0, until: all[split].at };
     let errors = estimate(first, scheme, server).map(|found| {
         let held_out = HeldOut { requests: all, from: split, scheme };
         held_out.errors(&engine(&found, first.requests))
     });
-    let whole = Observation { requests: all, until: u64::MAX };
+    let whole = Observation { requests: all, from: 0, until: u64::MAX };
     let found = estimate(whole, scheme, server).ok_or(FitError::NoSteps(label))?;
     let engine = TwinEngine { held_out: errors.unwrap_or_default(), ..engine(&found, all) };
-    Ok(EngineFit { engine, steps: found.steps.len(), residuals: found.residuals })
+    let FitResult { steps, residuals, cold_start, .. } = found;
+    Ok(EngineFit { engine, steps: steps.len(), residuals, cold_start })
 }
 
 struct FitResult {
     parameters: BTreeMap<Parameter, ParameterEstimate>,
     steps: Vec<EngineStep>,
     residuals: Vec<Residual>,
+    cold_start: Option<ColdStart>,
 }
 
-fn estimate(seen: Observation<'_>, scheme: Option<&BlockScheme>, server: Option<&ServerConfig>) -> Option<FitResult> {
-    let Observation { requests, until } = seen;
-    let find_steps = |front_end: f64| {
+fn estimate(
+    mut seen: Observation<'_>,
+    scheme: Option<&BlockScheme>,
+    server: Option<&ServerConfig>,
+) -> Option<FitResult> {
+    let requests = seen.requests;
+    let find_steps = |seen: Observation<'_>, front_end: f64| {
         let mut steps = find_steps(requests, front_end);
-        steps.retain(|step| step.at <= until);
+        steps.retain(|step| (seen.from..=seen.until).contains(&step.at));
         steps
     };
-    let mut steps = find_steps(0.0);
+    let mut steps = find_steps(seen, 0.0);
+    let cold_start = cold_start(seen, &steps);
+    if let Some(cold) = &cold_start {
+        seen.from = cold.until;
+        steps.retain(|step| step.at >= seen.from);
+    }
     let mut decode = DecodeFit::of(seen, &steps, 0.0)?;
-    let mut prefill = PrefillFit::of(requests, &steps, &decode);
+    let mut prefill = PrefillFit::of(seen, &steps, &decode);
     // A request in the front end does not wait, so steps without prefill are known only now.
     if prefill.front_end() > 0.0 {
-        steps = find_steps(prefill.front_end());
+        steps = find_steps(seen, prefill.front_end());
         decode = DecodeFit::of(seen, &steps, prefill.front_end())?;
-        prefill = PrefillFit::of(requests, &steps, &decode);
+        prefill = PrefillFit::of(seen, &steps, &decode);
     }
     let limits = LimitsFit::of(seen, &steps, &decode, &prefill);
     let mut parameters = BTreeMap::new();
@@ -170,7 +187,7 @@ fn estimate(seen: Observation<'_>, scheme: Option<&BlockScheme>, server: Option<
     }
     let mut residuals = decode.residuals();
     residuals.extend(prefill.residuals);
-    Some(FitResult { parameters, steps, residuals })
+    Some(FitResult { parameters, steps, residuals, cold_start })
 }
 
 /// The load that the fit has seen.

@@ -23,12 +23,14 @@ pub struct EngineTraffic {
     pub requests: Vec<ObservedRequest>,
 }
 
-/// What a fit sees: requests, and the engine until the first one that is held out arrives. From then on it serves
-/// requests that the fit does not see.
+/// What a fit sees: requests, and the engine from the end of its cold start until the first request that is held out
+/// arrives. From then on it serves requests that the fit does not see.
 #[derive(Clone, Copy)]
 pub(super) struct Observation<'a> {
     pub(super) requests: &'a [ObservedRequest],
     /// Nanoseconds on the line of the sources.
+    pub(super) from: u64,
+    /// Nanoseconds on the same line.
     pub(super) until: u64,
 }
 

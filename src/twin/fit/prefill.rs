@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Residual;
 use super::decode::DecodeFit;
 use super::estimate::{EQUAL_RESIDUAL, PlaneColumn, estimate_of};
-use super::observation::ObservedRequest;
+use super::observation::{Observation, ObservedRequest};
 use super::robust::{COLUMNS, FEW_ROUNDS, PlaneFit, Point, ROUNDS, fit_plane, fit_plane_to};
 use super::steps::EngineStep;
 use crate::twin::parameter::{Parameter, ParameterEstimate};
@@ -70,8 +70,10 @@ impl TokenBudget {
 }
 
 impl PrefillFit {
-    pub(super) fn of(requests: &[ObservedRequest], steps: &[EngineStep], decode: &DecodeFit) -> Self {
-        let isolated = isolated(requests);
+    pub(super) fn of(seen: Observation<'_>, steps: &[EngineStep], decode: &DecodeFit) -> Self {
+        let requests = seen.requests;
+        let mut isolated = isolated(requests);
+        isolated.retain(|request| request.at >= seen.from);
         let loaded = loaded(requests, steps, decode);
         let alone = decode.time(1.0, 0.0);
         let mut budget = budget_of(&isolated, alone);

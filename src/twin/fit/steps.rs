@@ -89,8 +89,11 @@ pub(super) fn find_steps(requests: &[ObservedRequest], front_end: f64) -> Vec<En
     points.sort_unstable_by_key(|point| (point.at, point.request, point.event));
     let contexts: Vec<Vec<u32>> = requests.iter().map(contexts_of).collect();
     let spread = spread(requests);
-    let mut arrivals: Vec<u64> =
-        requests.iter().filter(|seen| !seen.events.is_empty()).map(|seen| seen.at + front_end as u64).collect();
+    let mut arrivals: Vec<u64> = requests
+        .iter()
+        .filter(|seen| !seen.events.is_empty())
+        .map(|seen| seen.at.saturating_add(front_end as u64))
+        .collect();
     let mut firsts: Vec<u64> = requests.iter().filter_map(ObservedRequest::first).collect();
     arrivals.sort_unstable();
     firsts.sort_unstable();

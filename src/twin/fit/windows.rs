@@ -37,7 +37,7 @@ struct StepWindow {
 
 /// The mean steps of all windows in which no request waited for its first token.
 pub(super) fn decode_windows(seen: Observation<'_>, front_end: f64) -> Vec<DecodePoint> {
-    let Observation { requests, until } = seen;
+    let Observation { requests, from, until } = seen;
     let Some(length) = short_gap(requests).map(|gap| gap.saturating_mul(GAPS_PER_WINDOW)) else { return Vec::new() };
     let mut windows: BTreeMap<u64, StepWindow> = BTreeMap::new();
     let mut prompts: Vec<(u64, u64)> = Vec::new();
@@ -67,7 +67,7 @@ pub(super) fn decode_windows(seen: Observation<'_>, front_end: f64) -> Vec<Decod
     let point = |(number, window): (u64, StepWindow)| {
         let seqs = window.running / length as f64;
         let is_steady = f64::from(window.ended) <= MAX_ENDED_SHARE * seqs;
-        let is_seen = (number + 1).saturating_mul(length) <= until;
+        let is_seen = number.saturating_mul(length) >= from && (number + 1).saturating_mul(length) <= until;
         (window.gaps > 0.0 && is_seen && is_steady && !has_prompt(number)).then(|| DecodePoint {
             seqs,
             context: window.context / length as f64,
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn tokens_that_are_sent_apart_show_the_steps_of_their_batch() {
         let requests: Vec<ObservedRequest> = (0..8).map(|late| stream(0, 100, late)).collect();
-        let windows = decode_windows(Observation { requests: &requests, until: u64::MAX }, 0.0);
+        let windows = decode_windows(Observation { requests: &requests, from: 0, until: u64::MAX }, 0.0);
         let whole: Vec<&DecodePoint> = windows.iter().filter(|window| window.seqs > 7.9).collect();
         assert!(whole.len() >= 17, "of a second in windows of 50 ms: {windows:?}");
         for window in whole {
@@ -135,14 +135,14 @@ mod tests {
         last.at = u64::MAX - 1_000 * MILLI;
         last.events.iter_mut().for_each(|(at, _)| *at += last.at);
         let requests = [stream(0, 100, 0), last];
-        let windows = decode_windows(Observation { requests: &requests, until: u64::MAX }, f64::MAX);
+        let windows = decode_windows(Observation { requests: &requests, from: 0, until: u64::MAX }, f64::MAX);
         assert!(windows.iter().all(|window| window.seqs <= 1.0 + 1e-9 && window.time <= 1e7 + 1.0), "{windows:?}");
     }
 
     #[test]
     fn windows_with_a_prompt_or_behind_the_end_are_left_out() {
         let requests = [stream(0, 100, 0), stream(500, 50, 0)];
-        let count = |until| decode_windows(Observation { requests: &requests, until }, 0.0).len();
+        let count = |until| decode_windows(Observation { requests: &requests, from: 0, until }, 0.0).len();
         // Of 0 to 1,010 ms, the windows from 0 and from 500 have prompts, and in the last one both streams end.
         assert_eq!((count(u64::MAX), count(250 * MILLI)), (18, 4));
     }
