@@ -25,7 +25,7 @@ pub struct SessionTurn {
     pub turn: u32,
     /// Time between the end of the previous reply and this request.
     pub think: Option<Gap>,
-    /// Whether the sample has the session.
+    /// True if the sample has the session.
     pub sampled: bool,
 }
 

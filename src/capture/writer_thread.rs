@@ -299,7 +299,7 @@ impl WriterThread {
         session
     }
 
-    /// Whether the sample has a request: by the id of its session, else by the beginning of its conversation, so that
+    /// True if the sample has a request: by the id of its session, else by the beginning of its conversation, so that
     /// every process with this key decides alike. A request without either is drawn by itself.
     fn is_sampled(&self, session: Option<u64>, prompt: Option<&PromptDigest>) -> bool {
         let share = self.settings.sample;

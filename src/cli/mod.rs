@@ -133,7 +133,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// Whether something in the configuration has to change before the same command can succeed.
+/// True if something in the configuration has to change before the same command can succeed.
 fn is_config_error(error: &anyhow::Error) -> bool {
     let start = error.downcast_ref::<StartError>();
     error.is::<ConfigError>() || start.is_some_and(StartError::is_config_error)

@@ -15,7 +15,7 @@ impl StatusBlock {
         Self { terminal: io::stderr().is_terminal(), lines: 0 }
     }
 
-    /// Whether somebody looks at a terminal.
+    /// True if somebody looks at a terminal.
     pub(super) fn is_terminal(&self) -> bool {
         self.terminal
     }

@@ -87,7 +87,7 @@ pub struct RequestRecord {
     pub ending: Ending,
     /// Outcome of the request.
     pub outcome: Outcome,
-    /// Whether the response was a stream of events.
+    /// True if the response was a stream of events.
     pub streamed: bool,
     /// Events, with or without payload.
     pub events: u64,

@@ -62,7 +62,7 @@ impl Figure {
         })
     }
 
-    /// Whether lower values are better.
+    /// True if lower values are better.
     const fn is_cost(self) -> bool {
         match self {
             Self::Goodput | Self::RequestRate | Self::OutputTokenRate => false,
@@ -92,7 +92,7 @@ pub struct ConditionResult {
     pub condition: String,
     /// The value for people; `none` if no request has one.
     pub value: String,
-    /// Whether the run fails because of it.
+    /// True if the run fails because of it.
     pub fails: bool,
 }
 
@@ -155,7 +155,7 @@ impl Condition {
     }
 }
 
-/// Whether a failed request counts as slower than any limit. Gaps and lengths exist only where there is a response.
+/// True if a failed request counts as slower than any limit. Gaps and lengths exist only where there is a response.
 const fn counts_failures(metric: ReportMetric) -> bool {
     use ReportMetric::{E2e, E2eFromPlanned, Tpot, Ttfo, Ttft, TtftFromPlanned};
     matches!(metric, Ttft | TtftFromPlanned | Ttfo | Tpot | E2e | E2eFromPlanned)

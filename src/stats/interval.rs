@@ -24,7 +24,7 @@ impl Interval {
         Self { low: at(2.5).min(value), high: at(97.5).max(value) }
     }
 
-    /// Whether the interval contains a value.
+    /// True if the interval contains a value.
     pub fn contains(&self, value: f64) -> bool {
         self.low <= value && value <= self.high
     }

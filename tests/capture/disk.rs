@@ -112,7 +112,7 @@ fn a_full_disk_costs_rows_and_no_stream_and_is_used_again_when_it_has_room() {
     run.terminate();
 }
 
-/// Whether a thread, as a folder of `/proc`, has this name and sleeps. It may have ended meanwhile.
+/// True if a thread, as a folder of `/proc`, has this name and sleeps. It may have ended meanwhile.
 fn sleeps(thread: &Path, name: &str) -> bool {
     let sleeping = format!("({name}) S ");
     fs::read_to_string(thread.join("stat")).is_ok_and(|told| told.contains(&sleeping))

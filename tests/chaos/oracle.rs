@@ -30,7 +30,7 @@ pub(crate) struct Observed {
     pub(crate) proxy_error: Option<String>,
     pub(crate) body: Vec<u8>,
     pub(crate) end: End,
-    /// Whether the connection had served a request before.
+    /// True if the connection had served a request before.
     pub(crate) reused: bool,
 }
 

@@ -73,19 +73,19 @@ const CLIENT_FAULTS: [ClientFault; 6] = [
 ];
 
 impl ServerFault {
-    /// Whether the reply ends before its last byte.
+    /// True if the reply ends before its last byte.
     pub(crate) fn breaks(self) -> bool {
         matches!(self, Self::Cut | Self::Reset | Self::BrokenChunk)
     }
 
-    /// Whether there is no reply, so that the proxy has to answer.
+    /// True if there is no reply, so that the proxy has to answer.
     pub(crate) fn is_silent(self) -> bool {
         matches!(self, Self::CutHead | Self::NoReply)
     }
 }
 
 impl ClientFault {
-    /// Whether the client does not want the whole reply.
+    /// True if the client does not want the whole reply.
     pub(crate) fn leaves(self) -> bool {
         matches!(self, Self::Leave | Self::Reset | Self::AbandonUpload | Self::Garbage)
     }
@@ -122,7 +122,7 @@ pub(crate) struct Plan {
     /// Where each piece of the reply ends, and the pause before it.
     pub(crate) pieces: Vec<(usize, Duration)>,
     pub(crate) framing: Framing,
-    /// Whether the client sends its next request on the same connection.
+    /// True if the client sends its next request on the same connection.
     pub(crate) reuses: bool,
     /// How long the server keeps the idle connection after the reply.
     pub(crate) keeps: Duration,
@@ -183,7 +183,7 @@ impl Plan {
         }
     }
 
-    /// Whether the request is too large to be sent again after a GOAWAY that has not processed it.
+    /// True if the request is too large to be sent again after a GOAWAY that has not processed it.
     pub(crate) fn may_be_refused(&self) -> bool {
         self.request.len() > 64 << 10
     }

@@ -152,7 +152,7 @@ fn is_running(process: Pid) -> bool {
 
 const NAMESPACE: [&str; 6] = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"];
 
-/// Whether a process may have a disk of its own.
+/// True if a process may have a disk of its own.
 pub(crate) fn can_mount() -> bool {
     let folder = tempfile::tempdir().unwrap();
     let mut command = std::process::Command::new(NAMESPACE[0]);

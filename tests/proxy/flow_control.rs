@@ -207,7 +207,7 @@ fn small_uploads_that_together_take_a_servers_window_do_not_stop_later_ones() {
     });
 }
 
-/// Whether the proxy holds more memory than a moment ago.
+/// True if the proxy holds more memory than a moment ago.
 async fn grows(run: &captured::RunningProxy) -> bool {
     let before = run.peak_bytes();
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;

@@ -157,7 +157,7 @@ impl Backend {
         }
     }
 
-    /// Whether a query has a number for an answer, other than 0 unless 0 is an answer too.
+    /// True if a query has a number for an answer, other than 0 unless 0 is an answer too.
     fn answers(&self, query: &str) -> bool {
         let zero = MAY_BE_ZERO.iter().any(|(part, _)| query.contains(part));
         self.promql.query(&self.filled(query)).iter().any(|sample| match sample.value {
@@ -166,7 +166,7 @@ impl Backend {
         })
     }
 
-    /// Whether an exemplar of the last minutes belongs to a query.
+    /// True if an exemplar of the last minutes belongs to a query.
     fn has_exemplar(&self, query: &str) -> bool {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
         let query = encoded(&self.filled(query));

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::support::client::{Client, Response, chat};
 use super::tools::program;
 
-/// Whether a GET is answered with 200: a server that hangs up or says nothing as it starts is not up yet.
+/// True if a GET is answered with 200: a server that hangs up or says nothing as it starts is not up yet.
 pub(crate) fn is_up(address: SocketAddr, path: &str) -> bool {
     let status = || -> std::io::Result<[u8; 12]> {
         let mut stream = TcpStream::connect(address)?;

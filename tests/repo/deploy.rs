@@ -165,7 +165,7 @@ fn configured(overlay: &str, container: &Value) -> String {
     checked(&arguments.iter().map(String::as_str).collect::<Vec<_>>(), folder.path())
 }
 
-/// Whether a selector of labels selects what has them.
+/// True if a selector of labels selects what has them.
 fn selects(selector: &Value, labels: &Value) -> bool {
     selector.as_object().unwrap().iter().all(|(key, value)| labels.get(key) == Some(value))
 }

@@ -118,7 +118,7 @@ fn place() -> tempfile::TempDir {
     folder
 }
 
-/// Whether `text` is what `expected` says; a line `…` there stands for any number of lines, and a line that ends with
+/// True if `text` is what `expected` says; a line `…` there stands for any number of lines, and a line that ends with
 /// `…` for any that begins like it.
 fn fits(text: &[&str], expected: &[&str]) -> bool {
     match (expected.split_first(), text.split_first()) {

@@ -156,7 +156,7 @@ fn complete(reply: &InspectedReply<'_>) -> &'static str {
     }
 }
 
-/// Whether a stream that usually ends with `[DONE]` does not.
+/// True if a stream that usually ends with `[DONE]` does not.
 fn lacks_done(reply: &InspectedReply<'_>) -> bool {
     let usual = matches!(reply.inspection.dialect, Some("openai.chat" | "openai.completions"));
     usual && !reply.events.is_empty() && !reply.events.iter().any(|seen| seen.done)

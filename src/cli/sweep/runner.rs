@@ -73,7 +73,7 @@ impl SweepRunner<'_> {
         Ok(SweepStop::Done)
     }
 
-    /// Whether a level of --rates or --concurrencies misses the SLO. The rows of a matrix are no ascending load.
+    /// True if a level of --rates or --concurrencies misses the SLO. The rows of a matrix are no ascending load.
     fn misses(&self, measured: &mut LevelResult) -> bool {
         if self.args.matrix.is_some() || !measured.not_valid().is_empty() {
             return false;

@@ -221,7 +221,7 @@ impl TraceOutputArgs {
     }
 }
 
-/// Whether both are one file, by whatever names; `-` is stdin as the first.
+/// True if both are one file, by whatever names; `-` is stdin as the first.
 fn is_same(read: &Path, written: &Path) -> bool {
     let read = if read == Path::new("-") { Path::new("/dev/stdin") } else { read };
     let file = |path| fs::metadata(path).ok().filter(Metadata::is_file).map(|file| (file.dev(), file.ino()));

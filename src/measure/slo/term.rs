@@ -24,7 +24,7 @@ impl Sign {
     const ALL: [(&'static str, Self); 4] =
         [("<=", Self::AtMost), (">=", Self::AtLeast), ("<", Self::Below), (">", Self::Above)];
 
-    /// Whether a value holds.
+    /// True if a value holds.
     pub fn holds(self, value: f64, limit: f64) -> bool {
         match self {
             Self::AtMost => value <= limit,
@@ -34,7 +34,7 @@ impl Sign {
         }
     }
 
-    /// Whether the limit is above the values that hold.
+    /// True if the limit is above the values that hold.
     pub const fn is_upper_bound(self) -> bool {
         matches!(self, Self::AtMost | Self::Below)
     }

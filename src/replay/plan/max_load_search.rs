@@ -38,7 +38,7 @@ pub struct MaxLoadSearch {
     pub start: f64,
     /// Upper limit of all levels.
     pub max_level: f64,
-    /// Whether levels are whole numbers.
+    /// True if levels are whole numbers.
     pub integer_levels: bool,
 }
 
@@ -77,7 +77,7 @@ pub struct SearchResult {
     pub missed: Option<f64>,
     /// The lowest level that this machine could not send, if it ended the search.
     pub not_measured: Option<f64>,
-    /// Whether the trials are conclusive for `met` and for `missed`.
+    /// True if the trials are conclusive for `met` and for `missed`.
     pub confident: bool,
     /// The highest level that surely meets the criteria, up to `met`.
     pub low: Option<f64>,

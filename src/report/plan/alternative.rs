@@ -25,7 +25,7 @@ pub enum PlanBasis {
 pub struct AlternativePlan {
     /// Basis of the capacity.
     pub by: PlanBasis,
-    /// Whether it has the reserves of the plan; otherwise none.
+    /// True if it has the reserves of the plan; otherwise none.
     pub has_reserves: bool,
     /// Its replicas.
     #[serde(flatten)]

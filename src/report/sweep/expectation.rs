@@ -56,7 +56,7 @@ impl FromStr for Expectation {
 }
 
 impl Expectation {
-    /// Whether it is about the baseline row.
+    /// True if it is about the baseline row.
     pub fn needs_baseline(&self) -> bool {
         matches!(self, Self::Change(_))
     }

@@ -127,7 +127,7 @@ impl LevelSummary {
         self.latency().filter(|latency| *latency > 0.0).map(|latency| self.summary.throughput.requests / latency)
     }
 
-    /// Whether the level's latencies are those of a server that keeps up.
+    /// True if the level's latencies are those of a server that keeps up.
     pub(super) fn is_sound(&self) -> bool {
         self.growth.is_none() && !self.not_measured && self.successes() > 0
     }

@@ -26,7 +26,7 @@ pub(super) struct ObjectiveLimit {
     /// The lowest level that misses it; absent if all hold.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) missed_at: Option<String>,
-    /// Whether the 95 % intervals of both levels decide.
+    /// True if the 95 % intervals of both levels decide.
     pub(super) sure: bool,
 }
 

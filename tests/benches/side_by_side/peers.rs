@@ -46,12 +46,12 @@ impl Peer {
         }
     }
 
-    /// Whether it takes HTTP/2 from clients, with an upstream that speaks HTTP/1.1.
+    /// True if it takes HTTP/2 from clients, with an upstream that speaks HTTP/1.1.
     pub(crate) const fn takes_http2(self) -> bool {
         !matches!(self, Self::Direct | Self::HaproxyTcp)
     }
 
-    /// Whether goals are set for it.
+    /// True if goals are set for it.
     pub(crate) const fn is_ours(self) -> bool {
         matches!(self, Self::Streamgauge | Self::Capturing)
     }

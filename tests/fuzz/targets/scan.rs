@@ -66,7 +66,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// Whether they are the same. A long string is cut where it is still text: half an escaped pair of eleven bytes is the
+/// True if they are the same. A long string is cut where it is still text: half an escaped pair of eleven bytes is the
 /// most that goes.
 fn fits(found: &(Vec<u8>, u32, Owned), walked: &(Vec<u8>, u32, Owned)) -> bool {
     match (&found.2, &walked.2) {

@@ -120,7 +120,7 @@ pub(super) async fn serve(io: MaybeTlsStream, first: Vec<u8>, seat: ConnectionSl
 struct InFlightGuard(Rc<FinishedBodies>);
 
 impl InFlightGuard {
-    /// Whether no request is open: only the connection and its service hold a clone.
+    /// True if no request is open: only the connection and its service hold a clone.
     fn is_idle(&self) -> bool {
         Rc::strong_count(&self.0) == 2
     }

@@ -13,7 +13,7 @@ use crate::report::warnings::WarningText;
 /// A quantity is beyond the fitted one from this factor on.
 const MAX_EXCESS: f64 = 1.05;
 
-/// Whether a value is beyond the most that a fit has seen.
+/// True if a value is beyond the most that a fit has seen.
 pub fn is_beyond(value: f64, fitted: f64) -> bool {
     value > fitted * MAX_EXCESS
 }

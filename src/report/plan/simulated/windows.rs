@@ -44,7 +44,7 @@ pub struct SimulatedRequest {
     pub in_flight: u32,
     /// Prompt and output tokens.
     pub context_tokens: u64,
-    /// Whether it was turned away because too many others waited.
+    /// True if it was turned away because too many others waited.
     pub is_refused: bool,
 }
 
