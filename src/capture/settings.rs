@@ -1,4 +1,4 @@
-//! What a capture is told: folder, key, blocks, sessions, limits.
+//! Settings of a capture: folder, key, blocks, sessions, limits.
 
 use std::path::PathBuf;
 

@@ -102,7 +102,7 @@ pub fn main() -> ExitCode {
                 eprint_line(&answer);
                 return ExitCode::from(EXIT_USAGE);
             }
-            // Help and version come here too, and go to stdout. A closed pipe leaves nobody to tell.
+            // Help and version come here too, and go to stdout. A closed pipe leaves no output for an error.
             error.print().ok();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(EXIT_USAGE));
         }

@@ -105,7 +105,7 @@ fn tokens(inspection: &Inspection) -> [(&'static str, String); 3] {
     ]
 }
 
-/// Who counted the output tokens.
+/// The counter of the output tokens.
 fn counter_name(source: &str) -> String {
     match source {
         "cumulative" => "the server's running counter".to_owned(),
