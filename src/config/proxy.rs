@@ -29,7 +29,7 @@ pub struct ProxyConfig {
     /// Host names that the admin port accepts besides IP addresses and `localhost`, in lower case; `*` matches any
     /// characters. None by default: the owner of another name could read the port from a browser (DNS rebinding).
     pub admin_hosts: Vec<String>,
-    /// Who may use the admin port. Everyone by default, which is allowed on loopback only.
+    /// Access to the admin port. Everyone by default, which is allowed on loopback only.
     pub admin_access: AdminAccessConfig,
     /// The inference server.
     pub upstream: UpstreamConfig,
@@ -257,7 +257,7 @@ pub struct TlsFiles {
     pub client_ca: Option<PathBuf>,
 }
 
-/// Who may use the admin port. A client certificate or a token suffices.
+/// Access to the admin port. A client certificate or a token suffices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdminAccessConfig {
     /// TLS on the admin port; `None` is plain text. Its authorities admit a client, but do not exclude one without a
@@ -273,8 +273,8 @@ pub struct AdminAccessConfig {
 }
 
 impl AdminAccessConfig {
-    /// True if the admin port may have this address: on loopback, protected, or open on purpose. TLS alone hides the
-    /// replies from a third party, and gives them to everyone who asks.
+    /// True if the admin port may have this address: on loopback, protected, or open on purpose. TLS without client
+    /// authentication is no protection: every client gets the replies.
     pub fn allows(&self, admin: SocketAddr) -> bool {
         admin.ip().is_loopback() || self.insecure || self.is_protected()
     }

@@ -93,7 +93,7 @@ impl WorkerContext {
         is_free.then_some(permit).ok_or_else(|| ProxyError::too_many_streams(limit))
     }
 
-    /// What all of this worker's bodies share.
+    /// The work reserve that all bodies of this worker share.
     pub(super) fn work_reserve(&self) -> &WorkReserve {
         &self.work_reserve
     }

@@ -85,7 +85,7 @@ impl Figure {
     }
 }
 
-/// What a condition read, and the verdict.
+/// A condition's value and verdict.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ConditionResult {
     /// The condition as written.
@@ -100,7 +100,7 @@ impl Condition {
     /// Parses several conditions, separated by spaces.
     ///
     /// # Errors
-    /// What was expected, and where.
+    /// The expected term, and its position.
     pub fn parse_all(text: &str) -> Result<Vec<Self>, SloError> {
         ConditionTerm::parse_all(text, EXPECTED)?.iter().map(Self::of).collect()
     }

@@ -34,7 +34,7 @@ impl Interval {
 #[derive(Clone, Copy, Debug, PartialEq, Error, Serialize, JsonSchema)]
 #[error("not enough data: {have:.0} of {need:.0} {}; remedy: measure {:.1} times as much", unit.name(), self.factor())]
 pub struct NotEnoughData {
-    /// What is counted.
+    /// Unit of the numbers.
     pub unit: DataUnit,
     /// Available number.
     pub have: f64,
@@ -55,7 +55,7 @@ impl NotEnoughData {
     }
 }
 
-/// What [`NotEnoughData`] counts.
+/// Unit of [`NotEnoughData`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DataUnit {

@@ -1,4 +1,4 @@
-//! Paths that several servers share; the keys of the request body tell the servers apart.
+//! Paths that several servers share; the keys of the request body identify the server.
 
 use super::{
     AmbiguousPath, Dialect, RequestField, RequestShape, lmdeploy_generate, sglang_generate, tgi_stream, triton_generate,

@@ -149,7 +149,7 @@ const EXPECTED: &str =
 
 const ITL: &str = "itl";
 
-/// What must hold, as text.
+/// A term's requirement as text.
 fn required(term: &ConditionTerm<'_>) -> String {
     format!("{}{}{}", term.figure, if term.figure == "goodput" { ">=" } else { "<=" }, term.limit)
 }

@@ -43,7 +43,7 @@ impl Slos {
     /// Combines SLOs.
     ///
     /// # Errors
-    /// If two have equal names, because their counts could not be told apart.
+    /// If two have equal names, because their counts would be mixed.
     pub fn new(list: Vec<Slo>) -> Result<Self, String> {
         for (at, slo) in list.iter().enumerate() {
             if list[..at].iter().any(|other| other.name == slo.name) {

@@ -86,7 +86,7 @@ impl<'a> ConditionTerm<'a> {
     /// Reads all terms of a text.
     ///
     /// # Errors
-    /// A term is not complete, or there is none; `expected` says what a term is.
+    /// If a term is not complete, or there is none; the message quotes `expected`.
     pub fn parse_all(text: &'a str, expected: &str) -> Result<Vec<Self>, SloError> {
         let (mut parser, mut list) = (Parser::new(text), Vec::new());
         while !parser.ended() {

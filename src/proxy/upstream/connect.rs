@@ -119,7 +119,7 @@ impl UpstreamConnector {
             Some(Err(error)) => Err(UpstreamError::Connect { place: self.authority.clone(), why: describe(&error) }),
             None => Err(UpstreamError::ConnectTimeout { place: self.authority.clone(), limit }),
         };
-        // The state of one upstream says nothing where each connection has its own destination.
+        // The state of one upstream is meaningless where each connection has its own destination.
         if self.shared.target.destinations().is_none() {
             self.shared.gauges.set_upstream(connected.as_ref().map(drop).map_err(UpstreamError::to_string));
         }
@@ -162,7 +162,7 @@ impl Drop for ConnectingGuard<'_> {
     }
 }
 
-/// True if the process lacked a descriptor: this says nothing about the server.
+/// True if the process lacked a descriptor, which is no fault of the server.
 fn is_descriptor_limit(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw);
     matches!(errno, Some(Errno::EMFILE | Errno::ENFILE))

@@ -1,8 +1,8 @@
 //! Our own HTTP/1.1 client connection, and one exchange on it.
 //!
 //! All data of one socket read is processed at once: decoded straight into the buffer for the client, with its arrival
-//! timestamp. A connection returns to the pool only if the response ended as its framing says and no bytes are left
-//! over. In every other case it is closed at once, which is also how a client's disconnect reaches the server.
+//! timestamp. A connection returns to the pool only if the response ended by its framing and no bytes are left over. In
+//! every other case it is closed at once, which is also how a client's disconnect reaches the server.
 //!
 //! # When a request is sent again
 //! A server may close a kept connection while the next request is on its way. The request then goes over a new

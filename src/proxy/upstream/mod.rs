@@ -212,7 +212,7 @@ impl UpstreamClient {
                 exchange.resend(self.adopt_http1(self.connect().await?));
             }
             UpstreamExchange::Http2(exchange) if exchange.can_retry() => {
-                // A server that restarts says goodbye on all its connections, so the last attempt uses a new one.
+                // A restarting server closes all its connections, so the last attempt uses a new one.
                 let is_refused = matches!(&broken, UpstreamError::Http2(error) if h2::is_refused(error));
                 let is_new = exchange.is_last_attempt() && !is_refused;
                 exchange.retry(self.http2_connection(is_new).await?);

@@ -12,7 +12,7 @@
 //! growing concurrency is missed whatever its latencies, because these depend on the trial's duration. A single short
 //! trial may look saturated by chance, so the level runs again, unless its counts are conclusive too.
 //!
-//! An invalid trial says nothing about the server and is repeated. After [`MAX_TRIALS_PER_LEVEL`] invalid trials this
+//! An invalid trial is no evidence about the server and is repeated. After [`MAX_TRIALS_PER_LEVEL`] invalid trials this
 //! machine cannot send the level: it is not measured. Then the search goes no higher, confirms the highest level met
 //! below, and its result has the level as [`SearchResult::not_measured`].
 //!

@@ -17,7 +17,7 @@ pub(super) struct ObjectiveLimit {
     /// `A` or `B`, if there are two targets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) target: Option<&'static str>,
-    /// What the levels have that those of the other series lack.
+    /// Properties of the levels that the other series lack.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) series: Option<String>,
     /// The highest level that holds it; absent if the lowest misses.

@@ -83,9 +83,9 @@ impl Http2Connection {
 pub(super) struct Http2Connections(Vec<Http2Connection>);
 
 impl Http2Connections {
-    /// A connection with capacity for another stream. An idle one with unread bytes is passed over: they may say that
-    /// the server closes, and a request that crosses a close is lost. Only one upload per connection may be unfinished: a server that
-    /// stops reading it may leave the requests beside it without a window, and they would never arrive.
+    /// A connection with capacity for another stream. An idle one with unread bytes is passed over: they may be a
+    /// GOAWAY, and a request that crosses a close is lost. At most one upload per connection may be unfinished. If the
+    /// server stops reading it, requests beside it could lack a window and never arrive.
     pub(super) fn open(&mut self) -> Option<Http2Connection> {
         self.0.retain(|connection| !connection.sender.is_closed() && !connection.suspect.get());
         let is_open = |connection: &&Http2Connection| {

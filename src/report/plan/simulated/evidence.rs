@@ -1,4 +1,4 @@
-//! What a simulated plan rests on: where the twin extrapolates, assumptions and warnings.
+//! Evidence for a simulated plan: where the twin extrapolates, assumptions and warnings.
 
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -35,7 +35,7 @@ pub struct SimulatedWindow {
     incomplete: u64,
 }
 
-/// What the simulation knows of a request beyond its row.
+/// Simulated state of a request, beyond its row.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SimulatedRequest {
     /// Arrival since the first request, in seconds.
