@@ -10,7 +10,7 @@ use rand_pcg::Pcg64Mcg;
 /// The request header with the number of the plan.
 pub(crate) const SEED_HEADER: &str = "x-soak-seed";
 
-/// What the inference server does wrong.
+/// Faults of the inference server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ServerFault {
     None,
@@ -34,7 +34,7 @@ pub(crate) enum ServerFault {
     ErrorStatus,
 }
 
-/// What the client does wrong.
+/// Faults of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ClientFault {
     None,
@@ -100,7 +100,7 @@ pub(crate) enum Framing {
     Close,
 }
 
-/// See the module.
+/// The plan of one exchange, derived from its seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,

@@ -1,5 +1,5 @@
-//! The chunked coding: any split decodes to the same payload, as the standard's grammar says, and what is written on
-//! is read back.
+//! The chunked coding: any split decodes to the same payload, by the standard's grammar, and the encoder's output
+//! decodes to its input.
 
 #![no_main]
 
