@@ -92,7 +92,7 @@ fn of_manual() -> Vec<Query> {
     queries
 }
 
-/// What the rules record; what they alert on is `promtool test rules`' to try.
+/// The rules' recorded queries; `promtool test rules` tests their alerts.
 fn of_rules() -> Vec<Query> {
     let rules: Value = serde_saphyr::from_str(&read("deploy/prometheus/rules.yml")).unwrap();
     let rules = rules["groups"].as_array().unwrap().iter().flat_map(|group| group["rules"].as_array().unwrap());
@@ -259,7 +259,7 @@ fn every_query_returns_data_of_real_proxies() {
     let proxy =
         |also: &[&str]| program(&[&arguments[..], also].concat(), listen, admin, &telemetry("streamgauge", admin));
     let before = proxy(&[]);
-    // The same server with the newest names.
+    // A second proxy of that server, with the newest names.
     let _thinker = program(&["proxy", &upstream], thinker, thinker_admin, &newest(thinker_admin));
     // A proxy that has a certificate, and no server.
     let [tls_cert, tls_key] = certificate(directory.path());

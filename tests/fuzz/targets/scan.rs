@@ -54,7 +54,7 @@ fuzz_target!(|bytes: &[u8]| {
     });
     if serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok() {
         assert_eq!(document, DocumentState::Whole);
-        // serde_json does not check the text of skipped values. A number that is the whole document ends with the document.
+        // serde_json does not check the text of skipped values. A number that is the whole document ends with it.
         let walk = JsonWalker::new(bytes).filter(|_| matches!(bytes.trim_ascii().first(), Some(b'{' | b'[')));
         let mut walked = Vec::new();
         if let Some(mut walk) = walk
