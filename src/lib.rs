@@ -8,10 +8,9 @@
 //! # The way of the data
 //!
 //! A byte arrives ([`net`]), is forwarded ([`proxy`]), and is then understood ([`measure`]): framing finds the events,
-//! a dialect says what each event means, and the one state machine [`measure::observer::StreamObserver`] turns stamps
-//! and meanings into a [`measure::record::RequestRecord`]. Records cross one bounded queue to [`export`], where a
-//! single aggregation feeds every exporter, so that a scrape and an OTLP ingest of the same run agree to the last
-//! count.
+//! a dialect interprets each event, and one state machine, [`measure::observer::StreamObserver`], makes a
+//! [`measure::record::RequestRecord`] of them. Records cross one bounded queue to [`export`], where a single
+//! aggregation feeds every exporter. So a scrape and an OTLP ingest of one run have equal counts.
 //!
 //! # The arrows
 //!

@@ -1,4 +1,4 @@
-//! What the proxy hands to the writer thread: bodies, and finished requests with what their stream's task kept.
+//! Messages from the proxy to the writer thread: bodies, and finished requests with the state of their stream's task.
 
 use std::borrow::Borrow;
 use std::fmt;

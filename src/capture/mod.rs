@@ -14,7 +14,7 @@
 //! forwards it to the writer thread. The writer thread turns a body into block ids and message digests
 //! ([`prompt_hasher`]; blocks of bytes, or of tokens with a [`tokenizer`]), then drops the body. When the request has
 //! ended, the thread finds its session ([`sessions`]) and writes the row. It writes a frame when the frame is full or
-//! `--capture-flush` has elapsed ([`segments`]: rotation, retention, syncs). Rows are in completion order. Losses are
+//! `--capture-flush` has elapsed ([`segments`] rotates, retains and syncs). Rows are in completion order. Losses are
 //! counted ([`stats`]) and logged at once, then at most once a minute. Shutdown waits at most three seconds for the
 //! disk.
 //!
@@ -27,12 +27,12 @@
 //!   something about the generated text. `--capture-round` rounds times, and rounds prompts to whole blocks in bytes
 //!   and tokens. Reply lengths stay exact.
 //! * **Shared prefixes**: how many blocks two prompts under one key share, and which requests form a session. Without
-//!   the key ([`key`]), nobody can test which text a block contains. The key lies in the folder, readable by its owner
-//!   only; do not share it with the records. `--capture-key-rotate` breaks all links at midnight UTC. A request sent
-//!   before midnight and answered after it has no ids.
+//!   the key ([`key`]), a block's text cannot be tested. The key lies in the folder, readable by its owner only; do not
+//!   share it with the records. `--capture-key-rotate` breaks all links at midnight UTC. A request sent before midnight
+//!   and answered after it has no ids.
 //! * **The server**: its address and its model names ([`model_names`]). A name that no server has accepted is never
-//!   written, `--capture-names` raises the required number of successes, and of a path only the last segment is
-//!   written. A rarely used model name can identify its users.
+//!   written; `--capture-names` raises the required number of successes. Of a path, only the last segment is written. A
+//!   rarely used model name can identify its users.
 //! * **Images and audio**: their number, kind, size in bytes, and width and height in pixels.
 
 mod agent_headers;

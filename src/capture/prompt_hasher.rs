@@ -5,10 +5,10 @@
 //! requests therefore share an id exactly if their prompts are equal up to the end of that block.
 //!
 //! # Tokens
-//! With a tokenizer, a block is a fixed number of tokens. Each text and key is tokenized by itself, and every other
-//! word counts as one token, so a prompt sent as token ids has the right number. No chat template is applied; keys and
-//! roles are about as many tokens as the template's marks. Marks count no tokens but change the id of their block. A
-//! prompt with images or audio has blocks but no token count, because only the server knows their tokens.
+//! With a tokenizer, a block is a fixed number of tokens. Each text and key is tokenized by itself. Every other word
+//! counts as one token, so a prompt sent as token ids has the right number. No chat template is applied; keys and roles
+//! are about as many tokens as the template's marks. Marks count no tokens but change the id of their block. A prompt
+//! with images or audio has blocks but no token count, because only the server knows their tokens.
 
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::Arc;

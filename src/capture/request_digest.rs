@@ -1,4 +1,4 @@
-//! What the writer thread keeps of a request's body.
+//! The writer thread's digest of a request body, kept until the request ends.
 
 use super::prompt_hasher::PromptDigest;
 use crate::measure::dialect::prompt::PromptExtras;

@@ -1,9 +1,9 @@
 //! Which requests form a session.
 //!
-//! A configured header or field names the session, or the tracker infers it. A request is the next turn of an earlier
-//! one in two cases: its messages begin with all messages of the earlier one, or it names the earlier one's stored
-//! response. If several conversations are identical, the latest continues first, and each continues once before any
-//! continues twice. The tracker remembers the last 65,536 conversations.
+//! A configured header or field names the session, or the tracker infers it. A request continues an earlier one if its
+//! messages begin with all of the earlier messages, or if it names the earlier stored response. If several
+//! conversations are identical, the latest continues first, and each continues once before any continues twice. The
+//! tracker remembers the last 65,536 conversations.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -25,7 +25,7 @@ pub struct SessionTurn {
     pub turn: u32,
     /// Time between the end of the previous reply and this request.
     pub think: Option<Gap>,
-    /// Whether the sample has the session.
+    /// True if the sample has the session.
     pub sampled: bool,
 }
 

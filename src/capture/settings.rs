@@ -1,4 +1,4 @@
-//! What a capture is told: folder, key, blocks, sessions, limits.
+//! Settings of a capture: folder, key, blocks, sessions, limits.
 
 use std::path::PathBuf;
 
@@ -28,7 +28,7 @@ pub struct CaptureSettings {
     pub sample: SampleShare,
     /// Where requests carry their session id.
     pub session: Option<SessionField>,
-    /// Whether closed segments are rewritten as Parquet.
+    /// True if closed segments are rewritten as Parquet.
     pub parquet: bool,
     /// Where closed segments are uploaded; `None` keeps them in the folder.
     pub upload: Option<UploadTarget>,

@@ -130,8 +130,8 @@ impl CaptureStats {
         self.queued.fetch_sub(records, Relaxed);
     }
 
-    /// Text about losses since the last log line; `None` if there are none, if the last line is less than a minute old,
-    /// or if another thread is logging.
+    /// Text about losses since the last log line. `None` without losses, within a minute of the last line, or while
+    /// another thread logs.
     pub(super) fn unlogged_losses(&self, now: Stamp) -> Option<String> {
         let mut told = self.logged.try_lock().ok()?;
         if told.at.is_some_and(|at| now.since(at) < LOG_INTERVAL) {

@@ -1,9 +1,9 @@
 //! Uploads closed segments from the spool to object storage, on a thread of its own.
 //!
-//! The spool is the folder of a capture: its writer holds a lock on the open segment, so every segment without a lock is
-//! closed, also one that a killed process has left. The thread uploads them oldest first, and removes each after the
-//! storage has it. It repeats what fails, with a growing pause. Nothing waits for it; what the spool cannot hold any
-//! longer, the retention removes and counts as lost.
+//! The spool is the folder of a capture. Its writer locks the open segment, so every segment without a lock is closed,
+//! also one that a killed process has left. The thread uploads them oldest first, and removes each after the storage
+//! has it. It repeats failed uploads with a growing pause. No thread waits for it. Retention removes segments beyond
+//! the spool's limit and counts them as lost.
 //!
 //! # Layout
 //! ```text
@@ -11,9 +11,9 @@
 //! PREFIX/dt=2026-11-25/hour=10/instance=pod-1/_manifest-20261125T10Z-00000017-1a2b3c4d.json
 //! ```
 //! Names sort by the segment's start, then by its number. The last part is the spool's own random id, so two spools
-//! never mean the same object. No object is replaced: if the key exists with other content, the name gets a suffix.
-//! A segment ends with its hour (UTC). When an hour is over and the spool has none of its segments any more, its
-//! [`manifest`](super::manifest) is written: from then on the hour of this instance is complete.
+//! never mean the same object. No object is replaced: if the key exists with other content, the name gets a suffix. A
+//! segment ends with its hour (UTC). When an hour is over and the spool has none of its segments, the thread writes its
+//! [`manifest`](super::manifest): the instance's hour is then complete.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -109,7 +109,7 @@ impl Drop for SegmentUploader {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         self.wake();
-        // What is not uploaded now stays in the spool for the next start.
+        // Remaining segments stay in the spool for the next start.
         let _is_late = self.ended.recv_timeout(SHUTDOWN_TIMEOUT.into()).is_ok();
     }
 }
@@ -309,7 +309,7 @@ impl UploadThread {
     }
 }
 
-/// Opens and locks a segment that nobody writes or uploads; `None` if somebody does, or if nothing is in it yet.
+/// Opens and locks a closed segment. `None` if another process writes or uploads it, or if it is empty.
 pub(super) fn open_closed(path: &Path) -> io::Result<Option<File>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

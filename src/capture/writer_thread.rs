@@ -299,8 +299,8 @@ impl WriterThread {
         session
     }
 
-    /// Whether the sample has a request: by the id of its session, else by the beginning of its conversation, so that
-    /// every process with this key decides alike. A request without either is drawn by itself.
+    /// True if the sample has a request: by its session's id, else by the beginning of its conversation. So every
+    /// process with this key decides alike. A request without either is drawn by itself.
     fn is_sampled(&self, session: Option<u64>, prompt: Option<&PromptDigest>) -> bool {
         let share = self.settings.sample;
         // Mixed, because the ids of a sample must stay uniform.

@@ -7,7 +7,7 @@ pub(super) fn raise_fd_limit() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < hard
     {
-        // Where that fails the old limit stands, and what needs more says so.
+        // If that fails, the old limit stands; its consumers report a shortage.
         _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
     }
 }

@@ -16,7 +16,7 @@ pub(super) fn explain(loaded: &LoadedConfig, digest: &str) -> String {
     head + &config.explain(&loaded.settings) + &otlp + &explain_scrape(loaded)
 }
 
-/// What the configuration costs the Prometheus server at most.
+/// Explains the maximum cost of the configuration to the Prometheus server.
 fn explain_scrape(LoadedConfig { config, otlp, .. }: &LoadedConfig) -> String {
     let settings = AggregateSettings {
         slos: Arc::clone(&config.slos),

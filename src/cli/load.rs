@@ -170,7 +170,7 @@ pub(crate) struct Args {
     no_stream: bool,
 }
 
-/// Lengths where nothing is said of them.
+/// Lengths for a load without configured lengths.
 const DEFAULT_INPUT_TOKENS: u64 = 512;
 const DEFAULT_OUTPUT_TOKENS: u64 = 128;
 /// Bytes of text that count as a token without a tokenizer.

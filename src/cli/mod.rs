@@ -102,7 +102,7 @@ pub fn main() -> ExitCode {
                 eprint_line(&answer);
                 return ExitCode::from(EXIT_USAGE);
             }
-            // Help and version come here too, and go to stdout. A closed pipe leaves nobody to tell.
+            // Help and version come here too, and go to stdout. A closed pipe leaves no output for an error.
             error.print().ok();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(EXIT_USAGE));
         }
@@ -133,7 +133,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// Whether something in the configuration has to change before the same command can succeed.
+/// True if something in the configuration has to change before the same command can succeed.
 fn is_config_error(error: &anyhow::Error) -> bool {
     let start = error.downcast_ref::<StartError>();
     error.is::<ConfigError>() || start.is_some_and(StartError::is_config_error)

@@ -100,7 +100,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     start(loaded, source, &logging, inherited)
 }
 
-/// Runs the proxy until it is told to stop, or another process has taken over and the last stream has ended.
+/// Runs the proxy until a signal stops it, or another process has taken over and the last stream has ended.
 fn start(
     loaded: LoadedConfig,
     source: ConfigSource,
@@ -109,7 +109,7 @@ fn start(
 ) -> anyhow::Result<ExitCode> {
     crate::cli::descriptors::raise_fd_limit();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // Before anybody can see that we run and tell us to stop: a signal that nobody waits for kills.
+    // Install handlers before the process is visible: an unhandled signal would kill it.
     let mut signals = runtime.block_on(async { ProxySignals::new() })?;
     let proxy = Proxy::start_on(loaded.config.clone(), &loaded.otlp, logging.exported(), &mut inherited)?;
     let running = Arc::new(RunningConfig::new(&loaded, logging.level()));
@@ -149,7 +149,7 @@ fn start(
             }
         }
         let deadline = Clock::Monotonic.now().after(drain);
-        // Who stops the service signals every process of it, this one for the first time.
+        // A service manager signals every process of the service, this one for the first time.
         let mut signalled = matches!(end, ShutdownReason::Stopped);
         while !proxy.is_drained() && Clock::Monotonic.now() < deadline {
             tokio::select! {
@@ -162,7 +162,7 @@ fn start(
                 }
             }
         }
-        // Telemetry may wait for a collector; whoever asks again does not.
+        // Telemetry may wait for a collector; a second signal does not.
         tokio::select! {
             _stopped = tokio::task::spawn_blocking(|| proxy.stop()) => {}
             () = signals.stop.wait() => tracing::warn!("stopped at once: the last of the telemetry may be lost"),
@@ -193,14 +193,14 @@ impl ProxySignals {
 
 /// Why a proxy no longer takes connections.
 enum ShutdownReason {
-    /// It was told to stop.
+    /// A signal stopped it.
     Stopped,
     /// This process has taken over.
     SucceededBy(u32),
 }
 
-/// Reloads on SIGHUP and when the configuration file changes, and starts a successor on SIGUSR2. Returns when told to stop
-/// or when a successor serves, with how long open streams may go on.
+/// Reloads on SIGHUP and when the configuration file changes, and starts a successor on SIGUSR2. Returns on a signal to
+/// stop or when a successor serves, with the time that open streams have left.
 async fn watch(
     proxy: &Proxy,
     source: &ConfigSource,
@@ -216,7 +216,7 @@ async fn watch(
             _ = signals.hang_up.recv() => {
                 service_manager::reloading();
                 told = true;
-                // What is loaded now need not be loaded again at the next look.
+                // The loaded file need not be loaded again at the next look.
                 file.changed();
             }
             _ = signals.take_over.recv() => {

@@ -269,7 +269,7 @@ impl Args {
     }
 }
 
-/// What a first reading finds.
+/// Counts from the first pass over the trace.
 #[derive(Default)]
 struct TraceScan {
     rows: u64,
@@ -297,7 +297,7 @@ impl TraceScan {
         })
     }
 
-    /// What will not be as in the trace.
+    /// Differences from the trace.
     fn notes(&self) -> impl Iterator<Item = String> {
         let notes = [
             (

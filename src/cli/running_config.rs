@@ -8,7 +8,8 @@ use crate::config::otlp::OtlpConfig;
 use crate::config::{LoadedConfig, LogLevel, ProxyConfig, SettingsLayer};
 use crate::export::control::process_control::ProcessControl;
 
-/// What is in force: a reload holds some settings until a restart, and the admin port may have changed the log level.
+/// The configuration in force. A reload holds some settings until a restart, and the admin port may have changed the
+/// log level.
 pub(super) struct RunningConfig {
     level: LevelHandle,
     state: Mutex<RunningState>,

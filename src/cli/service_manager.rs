@@ -1,4 +1,4 @@
-//! What systemd, or who else speaks sd_notify(3), is told about this process. Without `NOTIFY_SOCKET` nobody is.
+//! Notifications of this process's state to systemd by sd_notify(3). Without `NOTIFY_SOCKET` there are none.
 
 use std::ffi::OsStr;
 use std::io;

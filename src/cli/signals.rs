@@ -1,4 +1,4 @@
-//! The signals by which a verb that runs on is told to stop.
+//! The signals that stop a long-running verb.
 
 use std::io;
 
@@ -16,8 +16,8 @@ impl StopSignals {
     /// # Errors
     /// When the system refuses.
     pub(super) fn new() -> io::Result<Self> {
-        // Nobody waits for this one, and its handler stays: a limit on the size of files refuses a write, as a full disk
-        // does, and does not end whoever serves streams meanwhile.
+        // The handler stays, though no task awaits this signal. A file size limit then fails a write, as a full disk
+        // does, and does not kill the process.
         drop(signal(SignalKind::from_raw(nix::libc::SIGXFSZ))?);
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }

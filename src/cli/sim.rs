@@ -216,7 +216,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let server = SimServer::bind(options, listen)?;
     runtime().context("cannot start the runtime")?.block_on(async {
         let mut stop = StopSignals::new().context("cannot wait for signals")?;
-        // Talk that nobody listens to is no reason to stop.
+        // A closed stderr is no reason to stop.
         writeln!(stderr(), "{story}\nlistening on http://{}/v1", server.local_addr()).ok();
         server.run(stop.wait()).await.context("the simulated server failed")
     })?;
@@ -290,7 +290,7 @@ impl Args {
     }
 }
 
-/// What is simulated, in the words of the cost model.
+/// Describes the simulation in the words of the cost model.
 fn intro_text(options: &SimOptions) -> String {
     let engine = &options.engine;
     let cost = &engine.cost;

@@ -15,7 +15,7 @@ impl StatusBlock {
         Self { terminal: io::stderr().is_terminal(), lines: 0 }
     }
 
-    /// Whether somebody looks at a terminal.
+    /// True if stderr is a terminal.
     pub(super) fn is_terminal(&self) -> bool {
         self.terminal
     }
@@ -33,7 +33,7 @@ impl StatusBlock {
         // Up to the first line, clear from there on, and do not wrap: a wrapped line would be two next time.
         let frame = format!("{up}\u{1b}[J\u{1b}[?7l{text}\u{1b}[?7h");
         self.lines = text.lines().count();
-        // Talk that nobody listens to is no reason to stop.
+        // A closed stderr is no reason to stop.
         io::stderr().write_all(frame.as_bytes()).ok();
     }
 }

@@ -1,5 +1,5 @@
-//! A process of the same command line that takes over from this one: a new program, new settings, and no connection that
-//! is refused, since both accept from the same sockets.
+//! A process of the same command line that takes over from this one, with a new program and new settings. Both accept
+//! from the same sockets, so no connection is refused.
 
 use std::io;
 use std::net::TcpListener;
@@ -15,7 +15,7 @@ use crate::net::inherited::SOCKET_NAMES;
 /// The first descriptor that sd_listen_fds(3) knows.
 const FIRST_FD: i32 = 3;
 
-/// See the module.
+/// A started process that has not taken over yet.
 pub(super) struct Successor {
     process: Child,
     /// One byte comes when it serves; the end comes when it gives up.
@@ -53,7 +53,7 @@ impl Successor {
     /// Waits until it serves.
     ///
     /// # Errors
-    /// When it ends before that; its own log says why.
+    /// If it ends before that; its own log has the reason.
     pub(super) async fn wait_until_serving(&mut self) -> io::Result<()> {
         self.serving.read_u8().await.map(drop)
     }

@@ -2,7 +2,7 @@
 
 use clap::Command;
 
-/// Where the rest is, for a reader who has the binary alone.
+/// Reference to the manual, for a reader with the binary alone.
 const MANUAL: &str = "`streamgauge help verbs` prints the manual.";
 
 /// How many examples `-h` shows; `--help` shows all.

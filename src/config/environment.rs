@@ -44,7 +44,7 @@ pub(super) fn warnings(variables: &[(String, String)]) -> Vec<String> {
     unknown.map(warn).collect()
 }
 
-/// Whether Kubernetes injects this variable into pods, for a Service named `streamgauge` or `streamgauge-…`.
+/// True if Kubernetes injects this variable into pods, for a Service named `streamgauge` or `streamgauge-…`.
 fn is_kubernetes_variable(name: &str, value: &str) -> bool {
     let is_url = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));
     let of_service = name.ends_with("_SERVICE_HOST") || name.ends_with("_SERVICE_PORT");

@@ -29,7 +29,7 @@ pub struct ProxyConfig {
     /// Host names that the admin port accepts besides IP addresses and `localhost`, in lower case; `*` matches any
     /// characters. None by default: the owner of another name could read the port from a browser (DNS rebinding).
     pub admin_hosts: Vec<String>,
-    /// Who may use the admin port. Everyone by default, which is allowed on loopback only.
+    /// Access to the admin port. Everyone by default, which is allowed on loopback only.
     pub admin_access: AdminAccessConfig,
     /// The inference server.
     pub upstream: UpstreamConfig,
@@ -39,7 +39,7 @@ pub struct ProxyConfig {
     pub tls: Option<TlsFiles>,
     /// Request headers to add; none by default, because the proxy is transparent.
     pub headers: ForwardingHeaders,
-    /// Whether the proxy requests the usage of streams whose clients do not, and strips it from their responses. Off,
+    /// True if the proxy requests the usage of streams whose clients do not, and strips it from their responses. Off,
     /// because it changes a request's bytes.
     pub ask_usage: bool,
     /// Forwarding threads, 1 to 64. Default: the machine's cores, at most 4. One thread carries thousands of streams,
@@ -67,15 +67,15 @@ pub struct ProxyConfig {
     /// `gen_ai.provider.name` of all exports. By default the vendor of the dialect's API ("openai"), because a proxy
     /// cannot know the server's operator.
     pub provider: Option<String>,
-    /// Whether `gen_ai.client.*` and the usage in spans are exported. On: a server's clients often measure nothing.
+    /// True if `gen_ai.client.*` and the usage in spans are exported. On: a server's clients often measure nothing.
     pub gen_ai_client: bool,
     /// Traces kept in addition to the sampler's; none by default, so that the sampler alone decides.
     pub tail_keep: TailSampling,
-    /// Whether health probes are traced and logged too. Off: a kubelet probes every few seconds, always alike.
+    /// True if health probes are traced and logged too. Off: a kubelet probes every few seconds, always alike.
     pub trace_probes: bool,
     /// Capture settings; off by default.
     pub capture: CaptureConfig,
-    /// Whether each request is logged in one line. Off: metrics and traces show more at less cost.
+    /// True if each request is logged in one line. Off: metrics and traces show more at less cost.
     pub access_log: bool,
     /// Logging.
     pub log: LogConfig,
@@ -100,7 +100,7 @@ pub struct CaptureConfig {
     pub block: usize,
     /// Key file for ids, instead of the directory's own random key.
     pub key: Option<PathBuf>,
-    /// Whether each day has its own key. Off: sessions and prefixes live longer than a day.
+    /// True if each day has its own key. Off: sessions and prefixes live longer than a day.
     pub rotate: bool,
     /// Source of session names. Inferred by default, because no standard defines one.
     pub session: SessionKey,
@@ -257,7 +257,7 @@ pub struct TlsFiles {
     pub client_ca: Option<PathBuf>,
 }
 
-/// Who may use the admin port. A client certificate or a token suffices.
+/// Access to the admin port. A client certificate or a token suffices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdminAccessConfig {
     /// TLS on the admin port; `None` is plain text. Its authorities admit a client, but do not exclude one without a
@@ -267,24 +267,24 @@ pub struct AdminAccessConfig {
     pub token_file: Option<PathBuf>,
     /// File with the tokens that open `/metrics` only.
     pub metrics_token_file: Option<PathBuf>,
-    /// Whether the port may be open to everyone beyond loopback. Off: the port shows the traffic, and changes the log
+    /// True if the port may be open to everyone beyond loopback. Off: the port shows the traffic, and changes the log
     /// level.
     pub insecure: bool,
 }
 
 impl AdminAccessConfig {
-    /// Whether the admin port may have this address: on loopback, protected, or open on purpose. TLS alone hides the
-    /// replies from a third party, and gives them to everyone who asks.
+    /// True if the admin port may have this address: on loopback, protected, or open on purpose. TLS without client
+    /// authentication is no protection: every client gets the replies.
     pub fn allows(&self, admin: SocketAddr) -> bool {
         admin.ip().is_loopback() || self.insecure || self.is_protected()
     }
 
-    /// Whether a client must show a certificate or a token.
+    /// True if a client must show a certificate or a token.
     pub fn is_protected(&self) -> bool {
         self.has_tokens() || self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some())
     }
 
-    /// Whether a token admits a client.
+    /// True if a token admits a client.
     pub fn has_tokens(&self) -> bool {
         self.token_file.is_some() || self.metrics_token_file.is_some()
     }

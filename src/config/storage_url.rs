@@ -93,7 +93,7 @@ impl StorageUrl {
         self.key.contains('*')
     }
 
-    /// The same bucket with another key.
+    /// This bucket with another key.
     #[must_use]
     pub fn with_key(&self, key: &str) -> Self {
         Self { key: key.to_owned(), ..self.clone() }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Scheme, host and port of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerAddress {
-    /// Whether the scheme is `https`.
+    /// True if the scheme is `https`.
     pub tls: bool,
     /// Name or address, an IPv6 address without brackets.
     pub host: Arc<str>,
@@ -98,7 +98,7 @@ impl FromStr for ServerAddress {
     }
 }
 
-/// Whether a text is a host name or an address.
+/// True if a text is a host name or an address.
 pub(super) fn is_host(text: &str) -> bool {
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     text.parse::<IpAddr>().is_ok() || (!text.is_empty() && text.bytes().all(is_name))

@@ -382,7 +382,7 @@ impl SettingsReader<'_> {
         }
     }
 
-    /// Whether a setting has another value than its default.
+    /// True if a setting has another value than its default.
     fn is_changed(&self, key: &str) -> bool {
         let default = DEFAULTS.iter().find(|(known, _)| *known == key).map(|(_, text)| *text);
         self.texts(key).pop().is_some_and(|text| Some(text.text.trim()) != default)
@@ -404,7 +404,7 @@ impl SettingsReader<'_> {
     }
 }
 
-/// Whether a connection to `server` would return to `own`.
+/// True if a connection to `server` would return to `own`.
 fn loops_back(server: &ServerAddress, own: SocketAddr) -> bool {
     let here = own.ip().is_unspecified() || own.ip().is_loopback();
     let same_host = match server.host.parse::<IpAddr>() {

@@ -92,7 +92,7 @@ pub fn instance_name(configured: &[(String, String)]) -> String {
     if name.trim_matches('.').is_empty() { "unnamed".to_owned() } else { name }
 }
 
-/// Returns the attributes of a resource that tell this instance from others to a person.
+/// Returns the attributes of a resource by which a person identifies this instance.
 pub(super) fn instance(resource: &Resource) -> BTreeMap<&'static str, String> {
     let known = |name| Some((name, resource.get(&Key::new(name))?.to_string()));
     INSTANCE_ATTRIBUTES.into_iter().filter_map(known).collect()

@@ -1,4 +1,4 @@
-//! What one recorded response body means, event by event.
+//! The meaning of one recorded response body, event by event.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use crate::measure::timeline::TokenEvent;
 /// A recorded exchange, as far as it is known.
 #[derive(Clone, Debug, Default)]
 pub struct RecordedExchange<'a> {
-    /// What the request's head tells.
+    /// Properties of the request that its head states.
     pub head: RequestShape,
     /// The request body; empty if it was not kept.
     pub request: &'a [u8],
@@ -54,9 +54,9 @@ pub struct Inspection {
     pub evidence_events: u64,
     /// Output tokens.
     pub output_tokens: Option<u64>,
-    /// Who says so.
+    /// Source of the count.
     pub output_tokens_from: Option<&'static str>,
-    /// Tokens of each event that tells.
+    /// Tokens by event, for the events that count them.
     pub tokens_by_event: Option<BTreeMap<u64, u64>>,
     /// Prompt tokens.
     pub input_tokens: Option<u64>,
@@ -68,7 +68,7 @@ pub struct Inspection {
     pub finish: Vec<ChoiceFinish>,
     /// The server's error.
     pub error: Option<ReportedError>,
-    /// No error, and finished as the dialect says.
+    /// True without an error, if the response finished by its dialect's rules.
     pub complete: bool,
     /// When things happened; of a recording with times only.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,7 +119,7 @@ pub struct ChoiceFinish {
 pub struct ReportedError {
     /// The event that carried it.
     pub event: u64,
-    /// What it says.
+    /// The server's message.
     pub message: Option<String>,
     /// Its class.
     #[serde(rename = "type")]
@@ -137,7 +137,7 @@ pub struct InspectedEvent {
     pub name: String,
     /// The payload.
     pub data: String,
-    /// What it meant, in words.
+    /// The event's meanings, in words.
     pub meanings: Vec<String>,
     /// It has generated text.
     pub token: bool,
@@ -145,9 +145,9 @@ pub struct InspectedEvent {
     pub evidence: bool,
     /// It has generated text that is not reasoning.
     pub output: bool,
-    /// Tokens, where it tells.
+    /// Tokens, if the event counts them.
     pub tokens: Option<u64>,
-    /// What proves its token, in words.
+    /// The field that proves its token, in words.
     pub proof: Option<String>,
     /// Its usage was taken.
     pub usage: bool,
@@ -255,7 +255,7 @@ impl InspectionTimes {
     fn new(record: &RequestRecord, seen: &[InspectedEvent]) -> Self {
         let since = |at: Stamp| at.since(record.times.received).as_secs();
         let tokens: Vec<&InspectedEvent> = seen.iter().filter(|seen| seen.token).collect();
-        // The record has the gaps in a buffer of fixed size, which whoever forwards must drain; here they are all at hand.
+        // The record's gaps are in a fixed-size buffer that the proxy drains; here all gaps are at hand.
         let gaps = tokens.windows(2).map(|pair| {
             let tokens = pair[1].tokens.map(|tokens| u32::try_from(tokens).unwrap_or(u32::MAX));
             TokenEvent::new(pair[1].at.since(pair[0].at), tokens)

@@ -1,4 +1,4 @@
-//! What one recorded response means, event by event, under our rules and those of other tools. Pure.
+//! The meaning of one recorded response, event by event, under this program's rules and other tools' rules. Pure.
 //!
 //! `streamgauge inspect` prints it, and reports in the formats of other tools use their [`first_token_rules`].
 

@@ -36,9 +36,9 @@ struct RecordedRead {
     b: String,
 }
 
-/// Longest time that a line may tell, in seconds: a year.
+/// Highest time of a line, in seconds: a year.
 const MAX_TIME_SECONDS: f64 = 31_557_600.0;
-/// What the bytes of an HTTP/1 connection begin with.
+/// First bytes of an HTTP/1 connection.
 const HTTP1_PREFIX: &[u8] = b"HTTP/1.";
 /// A line, for those who have none.
 const EXAMPLE: &str = r#"{"t": 0.25, "b": "data: …"}"#;
@@ -129,7 +129,7 @@ impl RecordedResponse {
 
 /// The time and the bytes of one line.
 fn parse_line(line: &[u8]) -> anyhow::Result<(Stamp, Vec<u8>)> {
-    // What serde says of a line may quote it.
+    // Serde's message may quote the line, so it is not shown.
     let line: RecordedRead = serde_json::from_slice(line)
         .map_err(|error| anyhow!("not a read with its time, at column {}; expected {EXAMPLE}", error.column()))?;
     ensure!((0.0..=MAX_TIME_SECONDS).contains(&line.t), "`t` is not a number of seconds from 0 to {MAX_TIME_SECONDS}");

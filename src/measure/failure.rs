@@ -1,4 +1,4 @@
-//! Who caused a request to fail: the upstream, the proxy or the client.
+//! The party that caused a request to fail: the upstream, the proxy or the client.
 
 /// The component that caused a request to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

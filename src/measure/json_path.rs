@@ -30,7 +30,7 @@ impl Default for JsonPath {
 }
 
 impl JsonPath {
-    /// Whether the current path has a name.
+    /// True if the current path has a name.
     pub(super) fn has_a_name(&self) -> bool {
         self.lost.is_none()
     }

@@ -23,9 +23,9 @@ const MAX_DEPTH: usize = 128;
 /// The scalars that a caller wants. Paths have the form `usage.prompt_tokens` or `choices[].finish_reason`, as bytes,
 /// because keys need not be valid UTF-8.
 pub trait ScanFields {
-    /// Whether to collect the scalar at `path`.
+    /// True if the scalar is collected at `path`.
     fn wants(&self, path: &[u8]) -> bool;
-    /// Whether a wanted scalar may be inside the container at `path`. Other containers are scanned without names.
+    /// True if a wanted scalar may be inside the container at `path`. Other containers are scanned without names.
     fn is_prefix_of_wanted(&self, path: &[u8]) -> bool;
     /// Receives a wanted scalar. `index` is the element of the outermost array on the path; 0 without one.
     fn scalar(&mut self, path: &[u8], index: u32, scalar: Scalar<'_>);

@@ -61,7 +61,7 @@ impl<'a> JsonObject<'a> {
 }
 
 impl<'a> JsonValue<'a> {
-    /// Whether the value is equivalent to an absent one.
+    /// True if the value is equivalent to an absent one.
     pub(super) fn is_nothing(&self) -> bool {
         match self {
             Self::Null => true,

@@ -39,7 +39,7 @@ pub enum FieldState {
 }
 
 impl FieldState {
-    /// Whether the field has visible content.
+    /// True if the field has visible content.
     pub fn is_content(&self) -> bool {
         matches!(self, Self::String(_) | Self::Other)
     }
@@ -66,7 +66,7 @@ impl<'a> JsonWalker<'a> {
         self.is_at_end().then_some(())
     }
 
-    /// Whether only white space remains.
+    /// True if only white space remains.
     pub fn is_at_end(&mut self) -> bool {
         self.white();
         self.at == self.text.len()
@@ -78,13 +78,13 @@ impl<'a> JsonWalker<'a> {
         self.at
     }
 
-    /// Whether the next value is an object.
+    /// True if the next value is an object.
     pub fn is_object(&mut self) -> bool {
         self.white();
         self.next() == Some(b'{')
     }
 
-    /// Whether the next value is an array.
+    /// True if the next value is an array.
     pub fn is_array(&mut self) -> bool {
         self.white();
         self.next() == Some(b'[')

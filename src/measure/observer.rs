@@ -391,7 +391,7 @@ impl StreamObserver {
         next
     }
 
-    /// Whether the current count is at least as good as a tokenizer's.
+    /// True if the current count is at least as good as a tokenizer's.
     fn is_counted(&self) -> bool {
         self.tally.output_tokens().is_some_and(|count| count.source < CountSource::Tokenizer)
     }
@@ -433,12 +433,12 @@ impl StreamObserver {
         request.saturating_add(self.budget.spent())
     }
 
-    /// Whether the response is a stream of events.
+    /// True if the response is a stream of events.
     pub fn is_stream(&self) -> bool {
         self.timeline.is_some() && self.shape().dialect.is_some()
     }
 
-    /// Whether the first proof of a token has arrived.
+    /// True if the first proof of a token has arrived.
     pub fn has_token(&self) -> bool {
         self.times.first_evidence.is_some()
     }

@@ -87,7 +87,7 @@ pub struct RequestRecord {
     pub ending: Ending,
     /// Outcome of the request.
     pub outcome: Outcome,
-    /// Whether the response was a stream of events.
+    /// True if the response was a stream of events.
     pub streamed: bool,
     /// Events, with or without payload.
     pub events: u64,
@@ -145,8 +145,8 @@ impl RequestRecord {
         self.times.first_token.map(|first| first.since(self.times.received))
     }
 
-    /// Time to the first chunk of a stream, as the GenAI conventions call it. A chunk is an event with generated text:
-    /// a role alone is none, as it tells nothing of the engine.
+    /// Time to the first chunk of a stream, as the GenAI conventions call it. A chunk is an event with generated text;
+    /// a role alone is none, because it shows no work of the engine.
     pub fn time_to_first_chunk(&self) -> Option<Gap> {
         self.ttft().filter(|_| self.streamed)
     }

@@ -167,22 +167,22 @@ impl RequestClasses {
         self.0.iter()
     }
 
-    /// Whether no class is configured.
+    /// True if no class is configured.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether a class has this name.
+    /// True if a class has this name.
     pub fn has(&self, name: &str) -> bool {
         self.0.iter().any(|class| &*class.name == name)
     }
 
-    /// Whether a class may have its value in the body.
+    /// True if a class may have its value in the body.
     pub(super) fn reads_body(&self) -> bool {
         self.body_paths().next().is_some()
     }
 
-    /// Whether a class needs the digest of the API key.
+    /// True if a class needs the digest of the API key.
     pub fn needs_key(&self) -> bool {
         self.0.iter().any(|class| class.source == ClassSource::KeyDigest)
     }
@@ -213,12 +213,12 @@ impl RequestClasses {
         values
     }
 
-    /// Whether a class wants the scalar at this path of the body.
+    /// True if a class wants the scalar at this path of the body.
     pub(super) fn wants(&self, path: &[u8]) -> bool {
         self.body_paths().any(|(_, wanted)| wanted == path)
     }
 
-    /// Whether a wanted scalar may be inside the container at this path.
+    /// True if a wanted scalar may be inside the container at this path.
     pub(super) fn leads(&self, path: &[u8]) -> bool {
         self.body_paths()
             .any(|(_, wanted)| path.is_empty() || wanted.strip_prefix(path).is_some_and(|rest| rest.starts_with(b".")))
@@ -250,7 +250,8 @@ impl RequestClass {
     }
 }
 
-/// Whether a text is the name of a header field, a body field or a provider: up to 64 letters, digits, `-`, `_` and `.`.
+/// True if a text is the name of a header field, a body field or a provider: at most 64 letters, digits, `-`, `_` and
+/// `.`.
 pub fn is_plain_name(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     (1..=MAX_VALUE_BYTES).contains(&text.len()) && text.bytes().all(fits)
@@ -306,7 +307,7 @@ impl ClassValues {
         self.0.iter().flat_map(|values| values.iter()).map(|(name, value)| (name, value))
     }
 
-    /// Whether the request has no value.
+    /// True if the request has no value.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }

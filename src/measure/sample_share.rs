@@ -19,7 +19,7 @@ impl SampleShare {
         f64::from(self.0) / f64::from(WHOLE)
     }
 
-    /// Whether the sample has the session with this hash, which must be uniform. A larger share keeps all sessions of a
+    /// True if the sample has the session with this hash, which must be uniform. A larger share keeps all sessions of a
     /// smaller one.
     pub fn keeps(self, hash: u64) -> bool {
         (u128::from(hash) * u128::from(WHOLE)) >> 64 < u128::from(self.0)

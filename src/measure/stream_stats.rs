@@ -35,7 +35,7 @@ pub(super) struct EventEffect {
 }
 
 impl EventEffect {
-    /// Whether the event has generated text of any kind.
+    /// True if the event has generated text of any kind.
     pub(super) fn is_token(self) -> bool {
         self.output || self.reasoning
     }
@@ -109,7 +109,7 @@ impl StreamStats {
         self.events = 1;
     }
 
-    /// Whether the reply is finished: it had a terminal event, or a finish reason for every choice and at least as
+    /// True if the reply is finished: it had a terminal event, or a finish reason for every choice and at least as
     /// many choices as requested.
     pub(super) fn is_finished(&self, asked: Option<u64>) -> bool {
         let least = asked.map_or(1, |asked| usize::try_from(asked).unwrap_or(MAX_CHOICES).clamp(1, MAX_CHOICES));
@@ -226,7 +226,7 @@ impl<W: EventObserver> DeltaSink for EventSink<'_, W> {
     }
 }
 
-/// Whether the server's text is an identifier and not a sentence.
+/// True if the server's text is an identifier and not a sentence.
 fn is_name(word: &str) -> bool {
     word.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
 }

@@ -140,7 +140,7 @@ impl TextCollector {
         Self { fields, text: ReplyText::new(budget), said, document: Vec::new() }
     }
 
-    /// Whether the text is needed even if the server counts.
+    /// True if the text is needed even if the server counts.
     pub(super) fn is_said(&self) -> bool {
         self.said
     }

@@ -57,7 +57,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Whether a moment is inside.
+    /// True if a moment is inside.
     pub fn has(self, at: u64) -> bool {
         at >= self.from && self.to.is_none_or(|to| at < to)
     }

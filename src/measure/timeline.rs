@@ -154,7 +154,7 @@ impl TokenTimeline {
         &self.totals
     }
 
-    /// Whether a drain is due.
+    /// True if a drain is due.
     pub fn wants_draining(&self, at: Stamp) -> bool {
         let held = self.gaps.len();
         held >= NEARLY_FULL || (held > 0 && at.since(self.drained) >= DRAIN_EVERY)

@@ -1,4 +1,4 @@
-//! What a reply reports of itself: token counts and their sources, finish reasons, errors.
+//! A reply's own report: token counts and their sources, finish reasons, errors.
 
 use std::borrow::Cow;
 

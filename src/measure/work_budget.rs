@@ -155,7 +155,7 @@ impl WorkBudget {
         self.slice_end = self.spent.saturating_add(WORK_PER_SLICE);
     }
 
-    /// Whether the current slice has used its work.
+    /// True if the current slice has used its work.
     #[inline]
     pub(super) fn is_slice_spent(&self) -> bool {
         self.spent >= self.slice_end
@@ -195,7 +195,7 @@ impl WorkBudget {
         self.charge((bytes as u64).saturating_mul(price))
     }
 
-    /// Whether a charge has failed.
+    /// True if a charge has failed.
     pub fn is_exhausted(&self) -> bool {
         self.exhausted
     }

@@ -31,7 +31,7 @@ pub(super) struct TraceFields {
 }
 
 impl TraceFields {
-    /// Whether the client's field is forwarded.
+    /// True if the client's field is forwarded.
     pub(super) fn forwards(self, known: KnownHeader) -> bool {
         match known {
             KnownHeader::Traceparent => self.parent,

@@ -159,7 +159,7 @@ pub fn accept_foreign_addresses(listener: &TcpListener) -> io::Result<()> {
     SockRef::from(listener).set_ip_transparent_v4(true)
 }
 
-/// Whether an address that a client may have connected to is `own`, which may be every address of the machine.
+/// True if an address that a client may have connected to is `own`, which may be every address of the machine.
 fn is_same(address: SocketAddr, own: SocketAddr) -> bool {
     let own = canonical(own);
     let same_host = own.ip() == address.ip() || (own.ip().is_unspecified() && is_of_this_machine(address.ip()));

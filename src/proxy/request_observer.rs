@@ -115,7 +115,7 @@ impl RequestObserver {
         }
     }
 
-    /// Whether this is a health probe.
+    /// True if this is a health probe.
     pub(super) fn is_probe(&self) -> bool {
         self.observer.as_ref().is_some_and(|observer| observer.shape().probe.is_some())
     }

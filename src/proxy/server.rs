@@ -86,7 +86,7 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Whether a setting or a file that it names is wrong; otherwise the system's refusal may be temporary.
+    /// True if a setting or a file that it names is wrong; otherwise the system's refusal may be temporary.
     pub fn is_config_error(&self) -> bool {
         match self {
             Self::Credentials(_)
@@ -302,7 +302,7 @@ impl Proxy {
         let _told = self.drain.send(how).is_ok();
     }
 
-    /// Whether the last stream has ended since [`drain`](Self::drain).
+    /// True if the last stream has ended since [`drain`](Self::drain).
     pub fn is_drained(&self) -> bool {
         self.workers.iter().all(JoinHandle::is_finished)
     }

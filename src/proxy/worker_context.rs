@@ -93,7 +93,7 @@ impl WorkerContext {
         is_free.then_some(permit).ok_or_else(|| ProxyError::too_many_streams(limit))
     }
 
-    /// What all of this worker's bodies share.
+    /// The work reserve that all bodies of this worker share.
     pub(super) fn work_reserve(&self) -> &WorkReserve {
         &self.work_reserve
     }
@@ -102,7 +102,7 @@ impl WorkerContext {
         &self.shared.reporter
     }
 
-    /// Whether connections should close once they owe no response.
+    /// True if connections should close once they owe no response.
     pub(super) fn is_draining(&self) -> bool {
         self.draining.get().is_some()
     }
@@ -112,12 +112,12 @@ impl WorkerContext {
         self.draining.get()
     }
 
-    /// Whether the drain deadline has passed: from then on the proxy itself causes the drops.
+    /// True if the drain deadline has passed: from then on the proxy itself causes the drops.
     pub(super) fn is_stopped(&self) -> bool {
         self.stopped.get()
     }
 
-    /// Whether a connection is open, or on its way to this worker.
+    /// True if a connection is open, or on its way to this worker.
     pub(super) fn has_connections(&self) -> bool {
         self.connections.load(Ordering::Relaxed) > 0
     }

@@ -222,7 +222,7 @@ pub struct Accumulator {
     pub total: RequestStats,
     /// By index of the time slice in which the request started.
     pub slices: BTreeMap<u64, RequestStats>,
-    /// What flowed in each time slice, whenever its requests started.
+    /// Responses and tokens of each time slice, whenever their requests started.
     pub flows: BTreeMap<u64, SliceFlow>,
     /// By the values of the group keys.
     pub groups: BTreeMap<Vec<String>, RequestStats>,

@@ -64,15 +64,15 @@ pub struct ChecklistRow {
     pub requirement: &'static str,
     /// The answer.
     pub answer: ChecklistAnswer,
-    /// What it rests on.
+    /// The facts behind the answer.
     pub evidence: String,
 }
 
-/// What the rows are read from.
+/// Sources of the rows.
 pub(super) struct ChecklistInput<'a> {
     /// Summary of all requests.
     pub summary: &'a RequestSummary,
-    /// What produced the results.
+    /// The load, the server and the machines.
     pub context: &'a ReportContext,
     /// The sources.
     pub sources: &'a [ReportSource],
@@ -194,7 +194,7 @@ impl ChecklistInput<'_> {
         (ChecklistAnswer::of(seconds >= MIN_SECONDS), format!("{seconds:.1} s"))
     }
 
-    /// A fact that nobody stated is unknown.
+    /// A fact without a statement is unknown.
     fn stated(&self, facts: &[FactName]) -> Answer {
         let missing: Vec<&FactName> = facts.iter().filter(|fact| self.context.get(**fact).is_none()).collect();
         if missing.is_empty() {

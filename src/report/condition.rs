@@ -62,7 +62,7 @@ impl Figure {
         })
     }
 
-    /// Whether lower values are better.
+    /// True if lower values are better.
     const fn is_cost(self) -> bool {
         match self {
             Self::Goodput | Self::RequestRate | Self::OutputTokenRate => false,
@@ -85,14 +85,14 @@ impl Figure {
     }
 }
 
-/// What a condition read, and the verdict.
+/// A condition's value and verdict.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ConditionResult {
     /// The condition as written.
     pub condition: String,
     /// The value for people; `none` if no request has one.
     pub value: String,
-    /// Whether the run fails because of it.
+    /// True if the run fails because of it.
     pub fails: bool,
 }
 
@@ -100,7 +100,7 @@ impl Condition {
     /// Parses several conditions, separated by spaces.
     ///
     /// # Errors
-    /// What was expected, and where.
+    /// The expected term, and its position.
     pub fn parse_all(text: &str) -> Result<Vec<Self>, SloError> {
         ConditionTerm::parse_all(text, EXPECTED)?.iter().map(Self::of).collect()
     }
@@ -155,7 +155,7 @@ impl Condition {
     }
 }
 
-/// Whether a failed request counts as slower than any limit. Gaps and lengths exist only where there is a response.
+/// True if a failed request counts as slower than any limit. Gaps and lengths exist only where there is a response.
 const fn counts_failures(metric: ReportMetric) -> bool {
     use ReportMetric::{E2e, E2eFromPlanned, Tpot, Ttfo, Ttft, TtftFromPlanned};
     matches!(metric, Ttft | TtftFromPlanned | Ttfo | Tpot | E2e | E2eFromPlanned)

@@ -25,7 +25,7 @@ type MaybeInterval = Result<Interval, NotEnoughData>;
 /// How sure the figures of one metric are.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetricConfidence {
-    /// Effective sample size of the mean: so many independent values would say as much.
+    /// Effective sample size: the number of independent values with an equal variance of the mean.
     pub effective_count: f64,
     /// Interval of the mean.
     pub avg: MaybeInterval,

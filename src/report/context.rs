@@ -1,4 +1,4 @@
-//! What produced the results: the load, the server and the machines. A report begins with it in every form.
+//! The origin of the results: the load, the server and the machines. A report begins with it in every form.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};

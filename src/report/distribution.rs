@@ -46,7 +46,7 @@ pub(super) const PERCENTILE_PATTERN: &str = "^p[0-9]+(\\.[0-9]+)?$";
 /// Default percentiles. The last one is reported where the count carries it.
 pub const PERCENTILES: [f64; 11] = [1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99];
 
-/// Whether so many values carry a percentile that nobody asked for: p99.99 needs ten values above it.
+/// True if a count suffices for a percentile that was not requested: p99.99 needs ten values above it.
 fn is_carried(percent: f64, percentiles: &[f64], count: u64) -> bool {
     let was_requested = !PERCENTILES.iter().all(|default| percentiles.contains(default));
     percent <= 99.9 || was_requested || count as f64 * (100.0 - percent) / 100.0 >= 10.0 - 1e-6

@@ -55,7 +55,7 @@ pub fn render(report: &Report) -> String {
     if let Some(scenario) = scenario(report) {
         document["scenario"] = scenario;
     }
-    // The same results have the same id.
+    // Equal results have equal ids.
     document["run"] = json!({"uid": digest(&document), "time": time(whole, started)});
     if report.sources.iter().any(|source| source.simulated) {
         document["run"]["description"] = json!(SIMULATED);

@@ -138,7 +138,7 @@ pub struct Report {
     streamgauge_report: u32,
     /// Name of the metric definitions.
     pub definitions: &'static str,
-    /// What produced the results.
+    /// The load, the server and the machines.
     pub context: ReportContext,
     /// Filter of the requests, as written; empty without one.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -169,10 +169,10 @@ pub struct Report {
     /// The bound of the memory bandwidth on TPOT.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bandwidth_bound: Option<BandwidthBound>,
-    /// What each tool would have reported.
+    /// The run under each tool's definitions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub side_by_side: Vec<ToolFigures>,
-    /// What bounds the latencies.
+    /// The bounds of the latencies.
     pub diagnosis: Diagnosis,
     /// Drift, warm-up and steady state.
     pub time_course: TimeCourse,

@@ -1,4 +1,4 @@
-//! What each tool would have reported of one run: the same requests under every tool's definitions.
+//! One run in each tool's figures: the requests are equal, and only the definitions differ.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What flowed in a slice of time: responses that ended and tokens that arrived in it.
+//! Throughput in a slice of time: responses that ended and tokens that arrived in it.
 //!
 //! Latencies of a slice are those of the requests that started in it. Rates are not: a request of 30 s sends its tokens
 //! through many slices.

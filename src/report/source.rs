@@ -179,7 +179,7 @@ pub struct ReportSource {
     /// `--meta` of the run.
     #[serde(skip)]
     pub meta: BTreeMap<String, String>,
-    /// What each target reported about itself, by endpoint.
+    /// Each target's report about itself, by endpoint.
     #[serde(skip)]
     pub engines: BTreeMap<String, Value>,
     /// Trace that was sent; absent for synthetic load.
@@ -314,7 +314,7 @@ pub struct SourceReader {
     measured: Window,
 }
 
-/// What a run scraped from servers.
+/// The samples that a run scraped from servers.
 type RunScrapes = (ScrapesHeader, Vec<Scrape>);
 
 /// Rows of a source.

@@ -149,7 +149,7 @@ pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
     }
     lines.push(("requests", count_list(whole.outcomes.iter().map(|(name, count)| ((*name).to_owned(), *count)))));
     let too_long = report.diagnosis.finding(DiagnosisVerdict::ContextWindow);
-    // The statement replaces statuses that only say that a request was invalid.
+    // The statement replaces statuses of invalid requests.
     let is_explained = |status: &u16| {
         let invalid =
             INVALID_STATUSES.map(|status| whole.statuses.get(&status).copied().unwrap_or(0)).iter().sum::<u64>();

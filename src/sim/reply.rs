@@ -102,7 +102,7 @@ impl ReplyCounter {
         TextPiece { choice: progress.choice, from, upto, finish: progress.finished.map(|finished| finished.reason) }
     }
 
-    /// Whether all choices have ended.
+    /// True if all choices have ended.
     pub(super) fn complete(&self) -> bool {
         self.unfinished == 0
     }

@@ -218,7 +218,7 @@ async fn serve(stream: TcpStream, shared: Arc<RouteContext>) {
     drop(served.await);
 }
 
-/// Whether the client uses HTTP/2 with prior knowledge: no HTTP/1.1 method starts like its preface.
+/// True if the client uses HTTP/2 with prior knowledge: no HTTP/1.1 method starts like its preface.
 async fn speaks_http2(stream: &TcpStream) -> io::Result<bool> {
     const PREFACE: &[u8] = b"PRI";
     loop {

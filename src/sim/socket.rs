@@ -73,7 +73,7 @@ impl SocketControl {
         lock(&self.state).pending = Some(PendingEvent { log: log.clone(), tokens, planned, began: None });
     }
 
-    /// Whether the last event is not yet fully written.
+    /// True if the last event is not yet fully written.
     pub(super) fn busy(&self) -> bool {
         lock(&self.state).pending.is_some()
     }

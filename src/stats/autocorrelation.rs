@@ -1,8 +1,8 @@
-//! How much a series that depends on its own past tells less than independent values.
+//! Loss of information in a series that depends on its own past, relative to independent values.
 //!
 //! The variance of the mean of n values is σ² · τ ÷ n, where τ = 1 + 2 · Σ ρₖ is the integrated autocorrelation time
-//! and ρₖ the autocorrelation at lag k. So n ÷ τ independent values would tell as much: the effective sample size.
-//! The sum ends at the first lag that is at least five times the sum itself, because later terms are noise (the
+//! and ρₖ the autocorrelation at lag k. So n ÷ τ independent values have as much information: the effective sample
+//! size. The sum ends at the first lag that is at least five times the sum itself, because later terms are noise (the
 //! window of Sokal, *Monte Carlo Methods in Statistical Mechanics*, 1996, section 3).
 
 /// Lags in units of the autocorrelation time after which the sum ends.
@@ -30,8 +30,8 @@ pub fn autocorrelation_time(series: &[f64]) -> f64 {
     time.clamp(0.0, count as f64)
 }
 
-/// Variance of a sum over slices, as a multiple of what `count` independent values of `variance` would have. At least
-/// 1: a series that is more even than chance is not taken to tell more than independent values.
+/// Variance of a sum over slices, as a multiple of the variance of `count` independent values. At least 1: more
+/// regularity than chance is no evidence for more information.
 ///
 /// `deviations` has the sum of the values' deviations from their mean in each slice.
 pub(super) fn variance_inflation(deviations: &[f64], count: f64, variance: f64) -> f64 {

@@ -24,7 +24,7 @@ impl Interval {
         Self { low: at(2.5).min(value), high: at(97.5).max(value) }
     }
 
-    /// Whether the interval contains a value.
+    /// True if the interval contains a value.
     pub fn contains(&self, value: f64) -> bool {
         self.low <= value && value <= self.high
     }
@@ -34,7 +34,7 @@ impl Interval {
 #[derive(Clone, Copy, Debug, PartialEq, Error, Serialize, JsonSchema)]
 #[error("not enough data: {have:.0} of {need:.0} {}; remedy: measure {:.1} times as much", unit.name(), self.factor())]
 pub struct NotEnoughData {
-    /// What is counted.
+    /// Unit of the numbers.
     pub unit: DataUnit,
     /// Available number.
     pub have: f64,
@@ -55,7 +55,7 @@ impl NotEnoughData {
     }
 }
 
-/// What [`NotEnoughData`] counts.
+/// Unit of [`NotEnoughData`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DataUnit {

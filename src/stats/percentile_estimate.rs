@@ -8,11 +8,11 @@
 //! 1952).
 //!
 //! # When there is no interval
-//! Fewer than 20 values beyond the percentile tell nothing of it ([`DataUnit::ValuesBeyond`]). Nor do many that came
-//! in a cluster or two ([`super::estimate`], degrees of freedom). The effective sample size that decides on this is the
-//! least over the percentile and p50, p75, p90, p95, p99, p99.5 and p99.9, as far as at most five times as many values lie
-//! above them as beyond the percentile, and at least 20. The percentile alone does not suffice: of a queue that grew
-//! once, the few values beyond p99 seem to decay fast, while p95 shows how slowly it moves.
+//! Fewer than 20 values beyond the percentile are no evidence ([`DataUnit::ValuesBeyond`]). Nor are many in a cluster
+//! or two ([`super::estimate`], degrees of freedom). The effective sample size that decides on this is the least over
+//! the percentile and p50, p75, p90, p95, p99, p99.5 and p99.9, as far as at most five times as many values lie above
+//! them as beyond the percentile, and at least 20. The percentile alone does not suffice: of a queue that grew once,
+//! the few values beyond p99 seem to decay fast, while p95 shows how slowly it moves.
 
 use super::autocorrelation::variance_inflation;
 use super::bootstrap::{BlockBootstrap, stretch};

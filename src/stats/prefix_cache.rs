@@ -185,7 +185,7 @@ impl Default for UnboundedCache {
     }
 }
 
-/// Whether a group of adjacent ids remains in the sample after `halvings`.
+/// True if a group of adjacent ids remains in the sample after `halvings`.
 fn in_sample(key: u64, halvings: u32) -> bool {
     halvings == 0 || combine(key, 0x7265_7573) <= u64::MAX >> halvings
 }

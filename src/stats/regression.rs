@@ -60,7 +60,7 @@ pub fn fit_line(points: &[(f64, f64)], bootstrap: &BlockBootstrap) -> Option<Lin
     }
     let r_squared = if yy > 0.0 { (slope * xy / yy).clamp(0.0, 1.0) } else { 1.0 };
     let intercept = mean_y - slope * mean_x;
-    // What each point adds to the error of the slope, and of the intercept.
+    // Contribution of each point to the error of the slope, and of the intercept.
     let of_slope = |(x, y): &(f64, f64)| x * (y - slope * x);
     let of_intercept = |(x, y): &(f64, f64)| (y - slope * x) * (1.0 - mean_x * x * count / xx);
     let inflation = |part: &dyn Fn(&(f64, f64)) -> f64| {

@@ -11,7 +11,7 @@ use super::growing_list::push;
 const VALUES: usize = 1 << u16::BITS;
 /// Length at which a list takes as many bytes as the counts.
 const MAX_LISTED: usize = VALUES / size_of::<u16>();
-/// What a carry of a count stands for.
+/// Value of a count's carry.
 const CARRY: u64 = 1 << u8::BITS;
 
 /// Values in no order, or sorted.

@@ -116,7 +116,7 @@ impl Samples {
         sum
     }
 
-    /// Whether the list is empty.
+    /// True if the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -10,8 +10,8 @@ const TERMS: i32 = 100;
 pub struct KsTest {
     /// Largest difference of the two distribution functions, 0 to 1.
     pub distance: f64,
-    /// Probability of such a distance or more if both are samples of one distribution. Of many requests even a
-    /// distance that matters to nobody is certain: look at both numbers.
+    /// Probability of such a distance or more if both are samples of one distribution. With many requests even a
+    /// negligible distance is significant: look at both numbers.
     pub p_value: f64,
 }
 

@@ -52,7 +52,7 @@ pub fn warm_up(slices: &[f64]) -> Option<WarmUp> {
     })
 }
 
-/// Whether the means differ, if the first slices depend on each other as the steady ones do.
+/// True if the means differ, if the first slices depend on each other as the steady ones do.
 fn differ(first: &[f64], steady: &[f64]) -> bool {
     let time = autocorrelation_time(steady).max(1.0);
     let (a, b) = (Moments::of(first), Moments::of(steady));

@@ -64,7 +64,7 @@ struct Passage {
     end: u64,
 }
 
-/// What the requests of two captures say about the offset of the second clock.
+/// Estimate of the second clock's offset from the requests of two captures.
 #[derive(Clone, Copy, Debug)]
 struct PairOffset {
     nanos: i64,

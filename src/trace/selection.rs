@@ -13,7 +13,7 @@ pub struct TraceSelection {
 }
 
 impl TraceSelection {
-    /// Whether the row is selected.
+    /// True if the row is selected.
     pub fn contains(&self, entry: &TraceEntry) -> bool {
         let is_model = |model: &String| entry.model.as_deref().is_some_and(|name| glob(model, name));
         let is_class = |(name, value): &(String, String)| entry.class.get(name).is_some_and(|class| glob(value, class));

@@ -31,7 +31,7 @@ pub(super) struct LineReader {
     source: LineSource,
 }
 
-/// What the open segments of a trace hold already.
+/// Memory that the open segments of a trace hold already.
 #[derive(Clone, Copy, Default)]
 pub(super) struct HeldMemory {
     pub(super) segments: usize,

@@ -195,7 +195,7 @@ impl TraceReader {
         Ok(None)
     }
 
-    /// Whether the rows have come to the start of the next segment: all others wait for a row after it.
+    /// True if the rows have come to the start of the next segment: all others wait for a row after it.
     fn is_next_due(&mut self) -> bool {
         let Some(next) = self.segments.peek() else { return false };
         let Some(((first, _), _)) = self.waiting.first_key_value() else { return true };

@@ -26,7 +26,7 @@ pub const BYTES_PER_TOKEN: u64 = 4;
 /// `source` of traces recorded by this program: captures and run results.
 pub const SOURCE: &str = concat!("streamgauge ", env!("CARGO_PKG_VERSION"));
 
-/// What rows of a twin are. Every output that shows figures of such rows states it.
+/// Label of a twin's rows. Every output that shows figures of such rows states it.
 pub const SIMULATED: &str = "SIMULATED: a twin's prediction, not a measurement";
 
 /// Properties of all rows of a trace.

@@ -1,5 +1,5 @@
-//! What capturing costs: a short request, and one of 200 tokens with a prompt of 4 kB, as the stream's thread hands them
-//! over and as the capture's thread writes them.
+//! Cost of the capture: a short request, and one of 200 tokens with a prompt of 4 kB. Both threads are measured, the
+//! stream's and the writer's.
 //!
 //! `cargo bench --bench capture` prints CPU time, not elapsed: of the thread that hands over, of the whole process besides
 //! it, and what a thousand requests a second come to; and the bytes on disk. `TOKENIZER=FILE` adds blocks of its tokens.
@@ -28,7 +28,7 @@ use streamgauge::proxy::capture_hook;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// What is captured.
+/// A request that is captured.
 struct Work {
     name: &'static str,
     tokens: u64,
@@ -76,7 +76,7 @@ fn short(number: u64) -> String {
     )
 }
 
-/// A prompt of 4 kB: what a system says to all, and what one asks.
+/// A prompt of 4 kB: a common system prompt, and a question of its own.
 fn long(number: u64) -> String {
     let system = "You are a helpful assistant that answers in short and plain words. ".repeat(30);
     let asked = format!("Question number {number} of a long and winding conversation. ").repeat(36);

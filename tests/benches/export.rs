@@ -1,4 +1,4 @@
-//! What counting and exporting cost.
+//! Cost of counting and exporting.
 //!
 //! `cargo bench --bench export` prints the best of several rounds, in nanoseconds: of handing one record over, of
 //! counting one streamed record with 100 gaps, of spans and trace headers by our code and by OpenTelemetry's packages,

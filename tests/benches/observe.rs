@@ -1,5 +1,5 @@
-//! What understanding one event costs, by the shape of the event; for a burst also with its chunks taken apart and put
-//! together again, as a proxy does that passes it on.
+//! Cost of understanding one event, by the shape of the event. A burst also has its chunks decoded and joined, as in a
+//! proxy that forwards it.
 //!
 //! `cargo bench --bench observe` prints nanoseconds per event, the best of several rounds (an absolute time proves
 //! nothing on a shared machine; compare rows). With `--shape NAME --events N` it only runs that shape, for
@@ -78,7 +78,7 @@ fn chunked(payload: &[u8]) -> Vec<u8> {
     [&chunk[..], payload, b"\r\n"].concat()
 }
 
-/// What passing on costs beside understanding: a read's chunks become one.
+/// The cost of forwarding beside understanding: a read's chunks become one.
 fn relay(reads: &[Vec<u8>], rounds: u64) -> u64 {
     let (mut decoder, mut out, mut payload) = (BodyDecoder::new(Framing::Chunked), Vec::new(), Vec::new());
     let rewritten = reads.iter().map(|read| {

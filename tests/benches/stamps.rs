@@ -50,7 +50,7 @@ async fn follow(addr: SocketAddr, id: usize) -> Vec<Seen> {
         let read = Clock::Monotonic.now();
         assert_eq!(arrival.source, StampSource::Kernel);
         events += found;
-        // Several events in one read share its stamp by definition; they say nothing about stamps.
+        // Several events in one read share its stamp by definition; they are no evidence about stamps.
         if found == 1 {
             seen.push((events - 1, arrival.at, read));
         }

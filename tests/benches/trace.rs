@@ -1,4 +1,4 @@
-//! What `trace info` costs beside jq and DuckDB, which only sum the lengths of the same rows.
+//! Cost of `trace info` beside jq and DuckDB, which only sum the lengths of the same rows.
 //!
 //! `cargo bench --bench trace` prints CPU seconds and elapsed ones, the best of three; ratios within one run mean
 //! something. `tests/tools/setup --bench` installs the others; those that the system has come first. With
@@ -59,12 +59,12 @@ fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     if let Some(at) = arguments.iter().position(|argument| argument == "--write") {
         let bytes = arguments.get(at + 1).and_then(|bytes| bytes.parse().ok()).expect("--write BYTES");
-        // Whoever closes the pipe has read enough.
+        // The reader that closed the pipe has read enough.
         let _closed =
             io::copy(&mut io::BufReader::with_capacity(1 << 16, BigTrace::of(bytes)), &mut io::stdout()).is_err();
         return;
     }
-    // What runs all targets as tests wants no table.
+    // A run of all targets as tests wants no table.
     if !arguments.iter().any(|argument| argument == "--bench") {
         return;
     }

@@ -22,7 +22,7 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // What another thread took is not this one's to give back.
+        // This thread must not subtract another thread's memory.
         HELD.set(HELD.get().saturating_sub(layout.size()));
         unsafe { System.dealloc(memory, layout) }
     }

@@ -31,8 +31,8 @@ const DOCUMENT: &str = "application/json";
 /// The size of a body that exceeds the bound if it is held.
 const BODY: usize = MOST_HELD + 2 * MAX_EVENT;
 
-/// What one observer may hold: an unfinished line, the event that it is part of, its name, what was learned of the one
-/// before, and the copy that each of them is grown into.
+/// Maximum memory of one observer: an unfinished line, its event and name, the previous event's skeleton, and a copy of
+/// each while it grows.
 const MOST_HELD: usize = 10 * MAX_EVENT;
 
 /// Bytes as one read brings them.
@@ -159,7 +159,7 @@ fn what_an_observer_of_compressed_bytes_holds_is_bounded() {
 #[test]
 fn four_times_the_bytes_take_four_times_the_time() {
     const SMALL: usize = if cfg!(debug_assertions) { 512 << 10 } else { 25 << 20 };
-    // Below this nothing can be told; what grows with the square is far above.
+    // Shorter times are too noisy; quadratic growth is far above.
     const FLOOR: Duration = Duration::from_millis(10);
     for Bad { name, content_type, body } in BAD {
         let (small, large) = (body(SMALL), body(4 * SMALL));
@@ -183,7 +183,7 @@ fn processor_time(work: impl FnOnce()) -> Duration {
     now() - before
 }
 
-/// What a verb of `trace` may hold: room for the program itself is left below 200 MB.
+/// Maximum memory of a verb of `trace`: room for the program itself is left below 200 MB.
 const MOST_OF_VERB: usize = 170 << 20;
 
 /// Mooncake's rows, so many bytes of them, with ids so far apart that each takes all the room that one can take.
@@ -199,7 +199,7 @@ fn written(mut trace: Trace, format: &TraceFormat) {
     format::convert(&mut trace, format, Box::new(sink())).expect("nobody refuses");
 }
 
-/// What a verb does to a trace of so many bytes.
+/// A verb that reads a trace of this size.
 struct Verb {
     name: &'static str,
     done: fn(u64),

@@ -201,7 +201,7 @@ fn an_hour_that_is_over_gets_a_manifest_of_its_files() {
 fn what_the_spool_cannot_hold_any_longer_is_lost_counted_and_logged() {
     let spool = TempDir::new().unwrap();
     let upstream = server(answer(2));
-    // Nobody listens there, so every attempt fails.
+    // The port has no listener, so every attempt fails.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let folder = TempDir::new().unwrap();
     let rows = crate::support::captured::proxy(upstream.addr, folder.path(), &[]);
@@ -251,7 +251,7 @@ fn credentials_reach_no_log_no_page_and_no_error() {
         assert!(!output.status.success() && !said.contains(CANARY), "{said}");
         assert!(said.contains("remedy: give credentials in the environment"), "{said}");
     }
-    // Nobody listens there, so every attempt fails.
+    // The port has no listener, so every attempt fails.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let variables = [
         ("AWS_ACCESS_KEY_ID", CANARY),

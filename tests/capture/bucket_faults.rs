@@ -20,7 +20,7 @@ const CANARY: &str = "canary-secret-of-the-bucket";
 const ROWS: usize = 3;
 const SEGMENT: &str = "00000007-20261121T101500Z.jsonl.zst";
 
-/// What one run has left behind.
+/// State after one run.
 struct Uploaded {
     storage: S3Server,
     puts: Vec<S3Put>,

@@ -58,8 +58,8 @@ fn whole_rows(folder: &Path) -> u64 {
 fn a_write_that_goes_halfway_costs_its_frame_and_leaves_nothing_torn() {
     let folder = TempDir::new().unwrap();
     let upstream = server(answer(2));
-    // Files may not grow beyond 16 blocks of 512 bytes: a write there is short, and the next is refused, with a signal that
-    // ends whoever does not expect it.
+    // Files may not grow beyond 16 blocks of 512 bytes. A write there is short; the next fails with a signal that kills
+    // a process without a handler.
     let small = ["sh", "-c", "ulimit -f 16; exec \"$@\"", "sh"];
     let mut run = run_under(&small, upstream.addr, folder.path(), &["--capture-flush=10ms", "--capture-block=16"]);
     let mut asked = 0;
@@ -112,7 +112,7 @@ fn a_full_disk_costs_rows_and_no_stream_and_is_used_again_when_it_has_room() {
     run.terminate();
 }
 
-/// Whether a thread, as a folder of `/proc`, has this name and sleeps. It may have ended meanwhile.
+/// True if a thread, as a folder of `/proc`, has this name and sleeps. It may have ended meanwhile.
 fn sleeps(thread: &Path, name: &str) -> bool {
     let sleeping = format!("({name}) S ");
     fs::read_to_string(thread.join("stat")).is_ok_and(|told| told.contains(&sleeping))
@@ -207,7 +207,7 @@ fn a_folder_that_cannot_be_made_is_named_at_the_start() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
-    // Nobody may make a folder in the first, root neither.
+    // No user can make a folder in the first, not even root.
     let no_folder = "it is, or lies in, a file; remedy: name a folder";
     for (path, reason) in [(Path::new("/proc/capture"), ""), (&*file, no_folder), (&*file.join("in"), no_folder)] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));

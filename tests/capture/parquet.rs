@@ -41,7 +41,7 @@ fn a_closed_segment_is_parquet_with_the_same_rows_for_every_verb() {
     }
     assert_eq!(files(as_lines.path(), ".jsonl.zst").len(), 1);
     assert_eq!((files(as_parquet.path(), ".parquet").len(), files(as_parquet.path(), ".jsonl.zst").len()), (1, 0));
-    // What two runs have in common.
+    // Properties that two runs have in common.
     let known =
         |row: TraceEntry| (row.route, row.params, row.prompt.tokens, row.output_tokens, row.timing.gaps.is_some());
     let [lines, parquet] =

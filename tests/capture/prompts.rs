@@ -232,7 +232,7 @@ fn media_are_recorded_by_kind_bytes_and_pixels_in_every_dialect() {
     assert!(!String::from_utf8_lossy(&plain).contains("CANARY"));
 }
 
-/// What the library itself counts for these texts, each by itself.
+/// The library's own counts for these texts, each by itself.
 fn counted(texts: &[&str]) -> u64 {
     let mut tokenizer = Tokenizer::from_file(TOKENIZER).unwrap();
     tokenizer.with_padding(None).with_truncation(None).unwrap();
@@ -327,7 +327,7 @@ fn rounding_leaves_times_and_lengths_in_steps() {
     }
     let lengths = rows.iter().map(|row| (row.prompt.bytes.unwrap(), row.prompt.blocks.len()));
     assert_eq!(lengths.collect::<Vec<_>>(), [(512, 0), (512, 1), (3_072, 6)]);
-    // The server said 7, of which 3 from its cache.
+    // The server reported 7, of which 3 from its cache.
     assert!(rows.iter().all(|row| (row.prompt.tokens, row.prompt.cached) == (Some(128), Some(0))));
 }
 
@@ -407,7 +407,7 @@ fn processes_with_one_key_change_the_key_of_the_day_at_the_same_moment() {
         let alone = Alone::start(&pod, limits, Some(key.clone()), clock);
         alone.ends(alone.asks());
         alone.written(1);
-        // What `written` has advanced the clock by is far below this.
+        // The clock's advance by `written` is far below this.
         alone.clock.advance(to_midnight);
         alone.ends(alone.asks());
         alone.written(2);

@@ -29,7 +29,7 @@ fn a_request_becomes_a_row_with_its_shape() {
     let (received, has_received) = reports();
     let upstream = Upstream::start(move |mut conn| {
         conn.request();
-        // The proxy says that the request was sent a moment after it was.
+        // The proxy reports the send time a moment late.
         std::thread::sleep(Duration::from_millis(100));
         conn.send(HEAD);
         for (n, chunk) in answer(300).into_iter().enumerate() {
@@ -127,7 +127,7 @@ fn a_session_is_identified_by_a_header_or_a_field() {
         let folder = TempDir::new().unwrap();
         let upstream = server(answer(1));
         let proxy = proxy(upstream.addr, folder.path(), &[("capture_session", setting)]);
-        // One that is named by nothing is nobody's.
+        // A request without a name has no session.
         for (head, body) in [(head, &body), (head, &body), (empty.0, &empty.1), (empty.0, &empty.1)] {
             let request = chat(&body.to_string()).replacen("\r\n", &format!("\r\n{head}"), 1);
             proxy.client().send(request).response();
@@ -205,7 +205,7 @@ fn gaps_beyond_the_bound_are_counted_and_plain_http_is_no_row() {
     let rows = rows(folder.path());
     assert_eq!(rows.len(), 1);
     let (kept, lost) = (gaps::unpack(rows[0].timing.gaps.as_ref().unwrap()).unwrap().len(), rows[0].timing.lost_gaps);
-    // One read may bring more than the timeline holds, too: what it does not is as well told.
+    // One read may bring more than the timeline holds; the lost gaps are then counted.
     assert!(
         kept <= MAX_STREAM_GAPS && kept as u64 + lost.unwrap() == MAX_STREAM_GAPS as u64 + 8,
         "{kept} kept, {lost:?} lost"
@@ -391,7 +391,7 @@ fn a_prompt_beyond_the_bound_is_a_row_without_blocks_and_is_counted() {
     let folder = TempDir::new().unwrap();
     let upstream = server(answer(1));
     let proxy = proxy(upstream.addr, folder.path(), &[("capture_flush", "10ms")]);
-    // What is packed further than any text is would not be unpacked at all.
+    // A body with a higher ratio than any text would not be decompressed at all.
     let words: String = (0..1_300_000).map(|n| format!("{n} ")).collect();
     let body = json!({"stream": true, "messages": [{"role": "user", "content": words}]});
     let packed = zstd::stream::encode_all(body.to_string().as_bytes(), 1).unwrap();

@@ -22,7 +22,7 @@ fn capture(folder: &Path, settings: &[(&str, &str)]) {
     proxy.client().send(chat(&body.to_string())).response();
 }
 
-/// The same, and what the header says of blocks and of the time, and the rows.
+/// Captures with these settings; returns the header's blocks and time, and the rows.
 fn captured(folder: &Path, settings: &[(&str, &str)]) -> (BlockScheme, u64, Vec<TraceEntry>) {
     capture(folder, settings);
     let header = TraceReader::open(folder).unwrap().header().clone();

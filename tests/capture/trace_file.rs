@@ -41,7 +41,7 @@ fn file(folder: &TempDir, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
     path
 }
 
-/// What `trace info` says of a file.
+/// Output of `trace info` for a file.
 fn info(path: &Path) -> serde_json::Value {
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
     let done = command.args(["trace", "info", "--json"]).arg(path).env_clear().output().unwrap();
@@ -65,7 +65,7 @@ fn refused(path: &Path) -> String {
 /// A capture that version 1 made, of a conversation whose second turn is asked with an image, and again of a model that
 /// is not there.
 const VERSION_1: &str = "tests/data/traces/streamgauge/version-1.jsonl.zst";
-/// What stood in its `capture.key`.
+/// Content of its `capture.key`.
 const KEY_1: &str = "2a47fb8fa8307286ef524a0aa2b7c61424e8abca111fb34f5e506d5b565734e5";
 
 #[test]
@@ -322,7 +322,7 @@ fn a_time_is_found_without_unpacking_what_is_not_of_it() {
     let head = |frame: usize| FrameHead::read(bytes[starts[frame]..].first_chunk().unwrap()).unwrap();
     let (wanted, after) = (head(4), head(5));
     let times = wanted.first + 3..after.first + 2;
-    // Whoever unpacked one of the others would say that it is damaged.
+    // Damages the other frames, so that a read of one of them fails.
     for (frame, start) in starts.iter().enumerate().filter(|(frame, _)| ![0, 4, 5].contains(frame)) {
         bytes[start + FRAME_HEAD_BYTES + 20] ^= 1;
         assert!(frame != 0);

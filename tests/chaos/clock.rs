@@ -7,7 +7,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// See the module.
+/// The compiled library, and the clock's current offset.
 pub(crate) struct WallClock {
     folder: TempDir,
     offset: i64,

@@ -21,7 +21,7 @@ pub(crate) enum Mode {
     Refuses = 3,
 }
 
-/// See the module.
+/// A collector with faults that a test can set.
 #[derive(Default)]
 pub(crate) struct Collector {
     mode: AtomicU8,

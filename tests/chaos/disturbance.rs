@@ -1,4 +1,4 @@
-//! What happens around the streams: when, and the evidence that it happened and is over.
+//! Disturbances around the streams: their times, and the evidence that each happened and is over.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::collector::{Collector, Mode};
 use crate::proxy::{GOOD, INVALID, Proxy};
 use crate::support::http2::Pki;
 
-/// The longest wait for a proxy to say that it has done what a signal asks for.
+/// The longest wait for a proxy's log line after a signal.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Shares of the run in which a proxy is one process, so that its memory can be compared with itself.
 pub(crate) const STEADY: (f64, f64) = (0.2, 0.9);
@@ -86,7 +86,7 @@ pub(crate) struct World<'a> {
     pub(crate) clock: Option<WallClock>,
     pub(crate) has_disk: bool,
     pub(crate) pki: &'a Pki,
-    /// What happened, how often, and the last evidence.
+    /// Events, their numbers, and the last evidence.
     pub(crate) events: BTreeMap<&'static str, (u64, String)>,
     pub(crate) failures: Vec<String>,
     lost: [f64; 2],
@@ -185,7 +185,7 @@ impl<'a> World<'a> {
         self.events.entry(what).or_default().1 = seen;
     }
 
-    /// What has to work again once everything is over.
+    /// Checks that everything works again once all disturbances are over.
     pub(crate) fn check_recovery(&mut self) {
         if self.collector.accepted() == self.accepted {
             self.failures.push("collector: no export was accepted after its last failure".to_owned());

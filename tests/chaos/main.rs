@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Whether each planted fault fails a run, and a run without one holds.
+/// True if each planted fault fails a run, and a run without one holds.
 fn drill(options: &Options) -> bool {
     let short = |planted| Options { length: Duration::from_secs(8), streams: 100, planted, ..options.clone() };
     let mut is_proof = true;

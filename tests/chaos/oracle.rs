@@ -13,9 +13,9 @@ const MAX_REASONS: usize = 20;
 /// How an exchange ended, as the client saw it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// As its framing says.
+    /// Complete by its framing.
     Whole,
-    /// With an error, or before its framing says.
+    /// With an error, or incomplete by its framing.
     Broken(String),
     /// The client left, as planned.
     Left,
@@ -30,11 +30,11 @@ pub(crate) struct Observed {
     pub(crate) proxy_error: Option<String>,
     pub(crate) body: Vec<u8>,
     pub(crate) end: End,
-    /// Whether the connection had served a request before.
+    /// True if the connection had served a request before.
     pub(crate) reused: bool,
 }
 
-/// What an exchange that went as planned counts as.
+/// Outcomes of an exchange that followed its plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Outcome {
     Whole,
@@ -51,7 +51,7 @@ pub(crate) enum Failure {
     Broken(String),
 }
 
-/// What the exchange counts as, or how it departs from its plan.
+/// The exchange's outcome, or its departure from the plan.
 pub(crate) fn judge(plan: &Plan, seen: &Observed) -> Result<Outcome, Failure> {
     let described = || {
         let Observed { status, proxy_error, end, reused, .. } = seen;
@@ -98,11 +98,11 @@ pub(crate) struct Oracle {
     /// Requests that a client sent again, because its kept connection had closed before any byte of a reply. Every
     /// client has to expect that (RFC 9112, section 9.5).
     pub(crate) closed: AtomicU64,
-    /// Requests that a client sent again, because a GOAWAY said that they were not processed.
+    /// Requests that a client sent again after a GOAWAY below their ids.
     pub(crate) sent_again: AtomicU64,
 }
 
-/// What the report shows.
+/// The report's numbers.
 #[derive(Clone, Default)]
 pub(crate) struct Counts {
     pub(crate) outcomes: BTreeMap<(&'static str, Outcome), u64>,

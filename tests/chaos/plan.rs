@@ -10,7 +10,7 @@ use rand_pcg::Pcg64Mcg;
 /// The request header with the number of the plan.
 pub(crate) const SEED_HEADER: &str = "x-soak-seed";
 
-/// What the inference server does wrong.
+/// Faults of the inference server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ServerFault {
     None,
@@ -34,7 +34,7 @@ pub(crate) enum ServerFault {
     ErrorStatus,
 }
 
-/// What the client does wrong.
+/// Faults of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ClientFault {
     None,
@@ -73,19 +73,19 @@ const CLIENT_FAULTS: [ClientFault; 6] = [
 ];
 
 impl ServerFault {
-    /// Whether the reply ends before its last byte.
+    /// True if the reply ends before its last byte.
     pub(crate) fn breaks(self) -> bool {
         matches!(self, Self::Cut | Self::Reset | Self::BrokenChunk)
     }
 
-    /// Whether there is no reply, so that the proxy has to answer.
+    /// True if there is no reply, so that the proxy has to answer.
     pub(crate) fn is_silent(self) -> bool {
         matches!(self, Self::CutHead | Self::NoReply)
     }
 }
 
 impl ClientFault {
-    /// Whether the client does not want the whole reply.
+    /// True if the client does not want the whole reply.
     pub(crate) fn leaves(self) -> bool {
         matches!(self, Self::Leave | Self::Reset | Self::AbandonUpload | Self::Garbage)
     }
@@ -100,7 +100,7 @@ pub(crate) enum Framing {
     Close,
 }
 
-/// See the module.
+/// The plan of one exchange, derived from its seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
@@ -122,7 +122,7 @@ pub(crate) struct Plan {
     /// Where each piece of the reply ends, and the pause before it.
     pub(crate) pieces: Vec<(usize, Duration)>,
     pub(crate) framing: Framing,
-    /// Whether the client sends its next request on the same connection.
+    /// True if the client sends its next request on the same connection.
     pub(crate) reuses: bool,
     /// How long the server keeps the idle connection after the reply.
     pub(crate) keeps: Duration,
@@ -183,7 +183,7 @@ impl Plan {
         }
     }
 
-    /// Whether the request is too large to be sent again after a GOAWAY that has not processed it.
+    /// True if the request is too large to be sent again after a GOAWAY that has not processed it.
     pub(crate) fn may_be_refused(&self) -> bool {
         self.request.len() > 64 << 10
     }

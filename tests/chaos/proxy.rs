@@ -15,7 +15,7 @@ const DISK: &str = "mount -t tmpfs -o size=8m none \"$0\" && exec \"$@\"";
 /// The capture's own bound, well below the disk.
 const KEPT: &str = "2M";
 
-/// See the module.
+/// A proxy process under test.
 pub(crate) struct Proxy {
     pub(crate) name: &'static str,
     pub(crate) running: RunningProxy,
@@ -28,7 +28,7 @@ pub(crate) struct Proxy {
     _folder: TempDir,
 }
 
-/// What all proxies have in common.
+/// Settings that all proxies have in common.
 pub(crate) struct Setting<'a> {
     /// Where metrics, traces and logs go.
     pub(crate) collector: std::net::SocketAddr,
@@ -152,7 +152,7 @@ fn is_running(process: Pid) -> bool {
 
 const NAMESPACE: [&str; 6] = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"];
 
-/// Whether a process may have a disk of its own.
+/// True if a process may have a disk of its own.
 pub(crate) fn can_mount() -> bool {
     let folder = tempfile::tempdir().unwrap();
     let mut command = std::process::Command::new(NAMESPACE[0]);

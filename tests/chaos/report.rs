@@ -40,7 +40,7 @@ pub(crate) fn faults(counts: &Counts) -> Table {
     table
 }
 
-/// What happened around the streams.
+/// Events around the streams.
 pub(crate) fn events(world: &World<'_>) -> Table {
     let mut table = table(&["disturbance", "times", "seen at last"]);
     for (what, (times, seen)) in &world.events {

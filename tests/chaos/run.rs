@@ -149,18 +149,18 @@ fn groups(proxies: &[Proxy; 2], pki: &Pki, streams: usize) -> Vec<Group> {
     ]
 }
 
-/// The clients on a thread of their own; it tells how many panicked once all have ended.
+/// Starts the clients on a thread of their own, which sends the number of panics once all have ended.
 fn start_clients(clients: Arc<Clients>, groups: Vec<Group>) -> (mpsc::Receiver<usize>, JoinHandle<()>) {
     let (tell, told) = mpsc::channel();
     let slots = thread::spawn(move || {
         let panicked = runtime().block_on(crate::client::run(clients, groups));
-        // Whoever waited may have given up.
+        // The receiver may have timed out.
         let _waiting = tell.send(panicked).is_ok();
     });
     (told, slots)
 }
 
-/// Samples once a second, and does what the schedule says.
+/// Samples once a second, and follows the schedule.
 fn observe(options: &Options, world: &mut World<'_>, oracle: &Oracle) -> Vec<Series> {
     let memory = |proxy: &Proxy| Series::new(format!("{}, memory in KiB", proxy.name), FILLING_KIB);
     let descriptors = |proxy: &Proxy| Series::new(format!("{}, descriptors", proxy.name), options.streams as f64 / 2.0);

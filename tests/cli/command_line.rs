@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// What the program did.
+/// The program's result.
 #[derive(Debug, PartialEq, Eq)]
 struct Done {
     code: Option<i32>,
@@ -497,7 +497,7 @@ fn without_trusted_certificates_one_remedy_is_logged() {
         command.envs([("SSL_CERT_FILE", "/nowhere/file"), ("SSL_CERT_DIR", "/nowhere/folder")]);
         command
     };
-    // A proxy starts without its collector: only who asks is told beforehand.
+    // A proxy starts without its collector; only `--check` reports it beforehand.
     let mut to_collector = nowhere(&["--upstream=http://127.0.0.1:8000", "--check"]);
     to_collector.env("OTEL_EXPORTER_OTLP_ENDPOINT", "https://localhost:4318");
     for command in [nowhere(&["--upstream=https://localhost:8000"]), to_collector] {

@@ -37,7 +37,7 @@ impl Folder {
         self.0.path().join(name)
     }
 
-    /// What `flags` and `variables` make of the file; errors with the folder's own name taken out.
+    /// The configuration of the file with `flags` and `variables`; errors without the folder's own name.
     fn load(&self, flags: &[&str], variables: &[(&str, &str)]) -> Result<LoadedConfig, String> {
         let typed = Line::try_parse_from([&["proxy"], flags].concat()).map_err(|error| error.to_string())?.typed;
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
@@ -54,7 +54,7 @@ fn load(yaml: &str, flags: &[&str], variables: &[(&str, &str)]) -> Result<Loaded
     Folder::new(yaml).load(flags, variables)
 }
 
-/// The lines that say what is wrong.
+/// The error's lines.
 fn problems(yaml: &str, flags: &[&str], variables: &[(&str, &str)]) -> Vec<String> {
     let error = load(yaml, flags, variables).map(|loaded| loaded.config).unwrap_err();
     let mut lines = error.lines();
@@ -128,7 +128,7 @@ const SAMPLES: [(&str, [&str; 3]); 59] = [
     ("log_level", ["error", "warn", "debug"]),
 ];
 
-/// What `key` needs beside it, in the file.
+/// Settings that `key` requires in the file.
 fn beside(key: &str) -> &'static str {
     match key {
         "upstream" | "transparent" => "",

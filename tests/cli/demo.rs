@@ -21,11 +21,11 @@ pub(crate) struct Demo {
     child: Child,
     stdout: ChildStdout,
     stderr: BufReader<Box<dyn Read>>,
-    /// What it has said so far.
+    /// Output so far.
     said: String,
 }
 
-/// What a demo did.
+/// A demo's result.
 pub(crate) struct Done {
     code: Option<i32>,
     pub(crate) stdout: String,
@@ -50,7 +50,7 @@ impl Demo {
         Self { child, stdout, stderr: BufReader::new(stderr), said: String::new() }
     }
 
-    /// The next line that it says.
+    /// The next line of its output.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.stderr.read_line(&mut line).unwrap();
@@ -93,7 +93,7 @@ impl Demo {
     }
 }
 
-/// One scrape; nothing when nobody listens any more.
+/// One scrape; `None` without a listener.
 fn scrape(admin: SocketAddr) -> Option<String> {
     let mut stream = TcpStream::connect(admin).ok()?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").ok()?;
@@ -125,7 +125,7 @@ fn the_summary_agrees_with_a_scrape() {
     let mut client = Client::connect(proxy);
     client.send(endless(350)).head();
     demo.until("stopping: ");
-    // From here on nobody asks: what has ended and what is open are all there will be.
+    // No request follows: the numbers of ended and open requests are final.
     let last = std::iter::from_fn(|| scrape(admin)).last().unwrap();
     let done = demo.end();
     assert_eq!(done.code, Some(0), "{}", done.said);
@@ -239,7 +239,7 @@ fn a_second_signal_does_not_wait_for_open_requests() {
 
 #[test]
 fn a_taken_default_port_is_replaced_and_a_taken_requested_port_is_an_error() {
-    // Whoever holds them, they are taken.
+    // The ports are taken, by this test or by another process.
     let _held = ["127.0.0.1:8080", "127.0.0.1:9464"].map(TcpListener::bind);
     let mut demo = start(&["--for=1ms"]);
     let [proxy, admin] = demo.addresses();

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// What the program prints about files of a version.
+/// The program's output for files of a version.
 fn print(version: &str, args: &str) -> String {
     let folder = format!("{}/tests/data/releases/{version}", env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));

@@ -18,7 +18,7 @@ fn upstream() -> Upstream {
     Upstream::answering(format!("{head}\r\nContent-Length: {}\r\n\r\n{EVENTS}", EVENTS.len()))
 }
 
-/// What `--check` says after `begin`.
+/// The line of `--check` that starts with `begin`, without it.
 fn check(settings: &[(&str, &str)], begin: &str) -> Option<String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
     command.args(["proxy", "--check", "--upstream=http://127.0.0.1:9"]).env_clear();

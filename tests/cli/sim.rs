@@ -131,7 +131,7 @@ impl Client {
         }
     }
 
-    /// Whether the server has closed the connection, and how.
+    /// Waits for the end of the connection: `Ok(0)` after a FIN, an error after a reset.
     fn ended(&mut self) -> std::io::Result<usize> {
         self.stream.read(&mut [0])
     }

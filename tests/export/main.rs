@@ -1,4 +1,4 @@
-//! What leaves as metrics and spans, and the variables that configure it.
+//! Exported metrics and spans, and the variables that configure the export.
 
 #![expect(clippy::unwrap_used, reason = "clippy recognizes tests by their attribute; their helpers have none")]
 

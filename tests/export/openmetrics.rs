@@ -18,7 +18,7 @@ use streamgauge::measure::histogram::Histogram;
 
 use crate::records;
 
-/// What the library encodes.
+/// The part of the page that the library encodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Part {
     /// All values, without exemplars: the library takes those from observations only.

@@ -16,7 +16,7 @@ fn read(variables: &Variables<'_>) -> (OtlpConfig, Vec<String>) {
     OtlpConfig::from_environment(lookup)
 }
 
-/// What is read, with nothing to warn of.
+/// The configuration of variables that cause no warning.
 fn understood(variables: &Variables<'_>) -> OtlpConfig {
     let (otlp, warnings) = read(variables);
     assert_eq!(warnings, [""; 0], "{variables:?}");

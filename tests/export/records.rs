@@ -16,7 +16,7 @@ use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::slo::Slos;
 use streamgauge::measure::time::{Gap, Stamp};
 
-/// What one request does.
+/// Properties of one request.
 pub(crate) struct Plan<'a> {
     pub(crate) model: &'a str,
     pub(crate) path: &'a str,

@@ -20,7 +20,7 @@ fn read(path: &str, request: &str, content_type: &str, body: &[u8]) -> Inspectio
     inspect(&exchange, [body]).0
 }
 
-/// What a stream of these events means.
+/// The inspection of a stream of these events.
 fn stream(path: &str, request: &str, events: &[Value]) -> Inspection {
     let body: String = events.iter().map(|event| format!("data: {event}\n\n")).collect();
     read(path, request, SSE, body.as_bytes())
@@ -184,7 +184,7 @@ fn anthropic_counts_are_the_latest_and_an_error_is_one_whatever_follows() {
 fn sglang_increments_are_detected_by_ids_and_never_by_text() {
     let event = |text: &str, ids: usize, total: u64| json!({"text": text, "output_ids": vec![1; ids], "meta_info": {"completion_tokens": total, "finish_reason": null}});
     let read = |events: &[Value]| stream("/generate", r#"{"text":"<a>","stream":true}"#, events);
-    // The same text twice: an increment that repeats a word, or a cumulative text that did not grow.
+    // One text twice: an increment that repeats a word, or a cumulative text that did not grow.
     let increments = read(&[event("ha", 1, 1), event("ha", 1, 2)]);
     assert_eq!((events(&increments), by_event(&increments)), ((2, 2), vec![(0, 1), (1, 1)]));
     let cumulative = read(&[event("ha", 1, 1), event("ha", 2, 2)]);
@@ -344,7 +344,7 @@ fn the_log_probabilities_of_an_echoed_prompt_are_no_tokens() {
 
 #[test]
 fn a_log_probability_that_is_no_number_costs_no_token() {
-    // What Python's own encoder makes of it, which Python reads again.
+    // Output of Python's own encoder, which Python reads again.
     for logprob in ["NaN", "-Infinity"] {
         let choice = format!(r#"{{"index":0,"text":"a","logprobs":{{"token_logprobs":[{logprob}],"tokens":["a"]}}}}"#);
         let event = format!("data: {{\"object\":\"text_completion\",\"choices\":[{choice}]}}\n\n");

@@ -9,7 +9,7 @@ const SSE: &str = "text/event-stream";
 const CHAT: &str = "/v1/chat/completions";
 const SGLANG: &str = "/generate";
 
-/// What a body means; it means the same in one read and byte by byte.
+/// The inspection of a body, which is equal for one read and byte by byte.
 fn read(path: &str, request: &Value, content_type: &str, body: &[u8]) -> Inspection {
     let head = RequestShape::of("POST", path, &Routes::default());
     let request = request.to_string();

@@ -252,7 +252,7 @@ fn each_compressed(encoding: &str, body: &[u8]) -> Vec<u8> {
                 encoder.finish().unwrap()
             }
             "zstd" => zstd::encode_all(plain, 3).unwrap(),
-            // A coding that nobody knows here.
+            // An unknown coding.
             _ => plain.iter().map(|byte| !byte).collect(),
         };
         out.push(1);

@@ -197,7 +197,7 @@ proptest! {
     #[test]
     fn a_skeleton_never_changes_what_an_event_means(which in proptest::collection::vec(0..CHAT.len(), 1..30)) {
         let kinds = |meanings: &[String]| -> Vec<String> {
-            // The id is said once per stream.
+            // The id appears once per stream.
             let once = |meaning: &&String| !meaning.starts_with("event") && !meaning.contains(" Id(");
             meanings.iter().filter(once).cloned().collect()
         };

@@ -33,9 +33,9 @@ fn streams() -> Vec<Vec<String>> {
     vec![
         vec![role.clone(), thought, text("a", 0), text("b", 0) + &text("c", 0), end.clone() + &usage + &done],
         vec![text("a", 1), text("bcd", 3), text("ef", 2), ": ping\n\n".to_owned(), text("g", 1), end + &done],
-        // It says that it has failed.
+        // The server reports a failure.
         vec![text("a", 0), "data: {\"error\":{\"message\":\"x\",\"type\":\"server_error\"}}\n\n".to_owned() + &done],
-        // It ends without having said so.
+        // It ends without a terminal event.
         vec![role, text("a", 0), text("b", 0)],
     ]
 }
@@ -49,7 +49,7 @@ fn upstream() -> Upstream {
             conn.send(HEAD);
             for piece in &streams()[number - 1] {
                 conn.chunk(piece);
-                // What comes first, thought or output, is told where they are two reads, however late the reader.
+                // Reasoning and output must be two reads, however late the reader, so that their order is visible.
                 let pause = if piece.contains("reasoning") { 200 } else { 5 };
                 std::thread::sleep(Duration::from_millis(pause));
             }
@@ -115,7 +115,7 @@ fn the_same_stream_through_proxy_and_replay_gives_the_same_timeline() {
     }
     let first = &direct[0];
     assert!(first.timing.first_output > first.timing.first_token, "reasoning is no output");
-    // What the proxy counted of the streams that the replay had through it.
+    // The proxy's counts of the streams that the replay sent through it.
     let page = page(&proxy);
     let gaps = |method: &str| metric(&page, "streamgauge_stream_inter_token_latency_seconds_count", method);
     // Latencies are those of successes.

@@ -1,4 +1,4 @@
-//! An event that is recognized by the skeleton of an earlier one means exactly what a full parse of it says.
+//! An event that matches the skeleton of an earlier one has exactly the meaning of its full parse.
 //!
 //! Each stream is observed twice. The second time every event has another number of spaces behind its first brace,
 //! which no skeleton matches, so that every event is parsed in full.
@@ -28,7 +28,7 @@ const EVENTS: [&str; 9] = [
     r#"{"model_name":"m","text_output":"a","cum_log_probs":-0.5,"output_log_probs":[-0.5],"sequence_id":0}"#,
 ];
 
-/// What may come to stand in place of a value.
+/// Replacements of a value.
 const VALUES: [&str; 34] = [
     "0",
     "1",
@@ -66,7 +66,7 @@ const VALUES: [&str; 34] = [
     "{\"a\":1}",
 ];
 
-/// What may be put somewhere.
+/// Bytes to insert anywhere.
 const INSERTS: [&str; 16] = [
     "\n",
     "\r\n",
@@ -191,7 +191,7 @@ impl EventObserver for Meanings {
     }
 }
 
-/// What a stream means that arrives in these reads, a millisecond after one another or all at once, and its record.
+/// The meanings and the record of a stream whose reads arrive a millisecond apart, or all at once.
 fn observed(
     dialect: &'static Dialect,
     (continuous, echo): (bool, bool),
@@ -211,7 +211,7 @@ fn observed(
     (meanings.0, format!("{record:?}"))
 }
 
-/// The same events, each in a form of its own.
+/// These events, each in a form of its own.
 fn each_another(events: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let spaced = events.iter().enumerate().map(|(at, event)| match event.split_first() {
         Some((b'{', rest)) => [b"{", &b" ".repeat(at + 1)[..], rest].concat(),

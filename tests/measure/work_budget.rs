@@ -50,7 +50,7 @@ fn empty_blocks(size: usize) -> Vec<u8> {
     [&b"\x1f\x8b\x08\0\0\0\0\0\0\x03"[..], &repeat(&[0x02, 0x08, 0x20, 0x80, 0x00], size)].concat()
 }
 
-/// One body, and what its head says of it.
+/// One body, and its head's fields.
 struct Sent {
     name: &'static str,
     dialect: &'static str,
@@ -103,7 +103,7 @@ fn attacks() -> Vec<Sent> {
     ]
 }
 
-/// What servers and clients really send.
+/// Bodies of real servers and clients.
 fn ordinary() -> Vec<Sent> {
     let words: Vec<String> = (0..40_000u32).map(|n| format!("{:x}", n.wrapping_mul(2_654_435_761) >> 12)).collect();
     let text = words.join(" ");
@@ -279,7 +279,7 @@ fn ordinary_traffic_is_read_from_the_reserve_of_a_thread_too() {
     }
 }
 
-/// What the last piece of a slice may take: 4 KiB of lines of one byte.
+/// Maximum work of a slice's last piece: 4 KiB of lines of one byte.
 const MAX_PIECE_WORK: u64 = 400_000;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Who may use the admin port: tokens, client certificates, roles, and what a kubelet may ask without either.
+//! Access to the admin port: tokens, client certificates, roles, and the pages that a kubelet may read without either.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! What the admin port shows of the settings and changes at run time: `/config` and `/log-level`.
+//! Settings that the admin port shows and changes at run time: `/config` and `/log-level`.
 
 use std::fs;
 
@@ -36,7 +36,7 @@ fn the_log_level_changes_at_run_time_until_the_configuration_is_loaded_again() {
     assert_eq!(put(&run, "error\n"), 200);
     assert_eq!(level(&run), r#"{"level":"error"}"#);
     assert!(shown("log_level: error  # the admin port"), "{}", run.page("/config"));
-    // Of this level on: the reload itself, which is told at `info`, and sets the level back, is logged again.
+    // The reload resets the level first, so its own line at `info` is logged.
     fs::write(&file, "stall: 2s\n").unwrap();
     until("the configuration is loaded again", || run.page("/config").contains("\nstall: 2s  # file "));
     until("the level is the configuration's", || level(&run) == r#"{"level":"info"}"#);

@@ -13,7 +13,7 @@ use crate::support::proxy::TestProxy;
 use crate::support::upstream::{Conn, Upstream, reports};
 
 const STREAM: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
-/// What fits into the kernel of a proxy that does not read.
+/// Bytes that fit into the kernel of a proxy that does not read.
 const PIECE: usize = 32 * 1024;
 /// Bytes that have lain unread this long are not going to be read.
 const STALLED: Duration = Duration::from_millis(100);
@@ -55,7 +55,7 @@ fn send_until_unread(proxy: SocketAddr, client: SocketAddr, mut send: impl FnMut
     panic!("the proxy reads a client without end");
 }
 
-/// An upstream that reads the head of a request and nothing behind it until it is told to.
+/// An upstream that reads the head of a request, and nothing behind it until the test calls the function.
 fn unreading() -> (Upstream, impl Fn()) {
     let (go_on, goes_on) = reports();
     let upstream = Upstream::with_small_buffer(move |mut conn: Conn| {

@@ -27,7 +27,7 @@ fn answer(conn: &mut Conn) {
 /// The connections that a server has not hung up yet.
 type HangingUp = Arc<AtomicUsize>;
 
-/// A server that answers on a connection until `goes_on` says no, which may wait, and then hangs up without a word.
+/// A server that answers on a connection until `goes_on` returns false, which may wait, and then closes without notice.
 fn hangs_up(goes_on: impl Fn(&mut Conn) -> bool + Send + Sync + 'static) -> (Upstream, HangingUp) {
     let hanging_up = HangingUp::default();
     let open = Arc::clone(&hanging_up);

@@ -285,7 +285,7 @@ fn a_client_with_a_large_prompt_can_send_all_of_it_and_then_reads_why_it_is_refu
 fn a_request_for_which_there_is_no_descriptor_is_not_blamed_on_the_server() {
     let upstream = Upstream::start(|mut conn| {
         while let Some(request) = conn.request() {
-            // Nobody else gets an answer.
+            // Only a POST gets an answer.
             if request.head.starts_with("POST") {
                 conn.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
                 return;
@@ -398,7 +398,7 @@ fn a_rejection_by_an_http2_server_is_explained_without_the_servers_text() {
         let upstream = Upstream::start(move |mut conn| {
             conn.send(frames::frame(frames::SETTINGS, 0, 0, b""));
             let mut stream = frames::read_request(&mut conn);
-            // What is refused is sent again.
+            // A refused request is sent again.
             loop {
                 let about = if kind == frames::GOAWAY { 0 } else { stream };
                 conn.send(frames::frame(kind, 0, about, &last_words));
@@ -515,7 +515,7 @@ fn call(proxy: &TestProxy) -> http2::Reply {
     http2::request(proxy.addr, None, request.body(b"\0\0\0\0\0"[..].into()).unwrap(), None)
 }
 
-/// Fails unless the reply is one of trailers only, which is how gRPC says that a call was not taken.
+/// Fails unless the reply has only trailers, which is gRPC's form of a rejected call.
 fn refused_call(reply: &http2::Reply, code: tonic::Code, fault: &str) {
     let field = |name: &str| reply.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     assert_eq!((reply.status, reply.body.len(), reply.broken), (200, 0, false), "{reply:?}");

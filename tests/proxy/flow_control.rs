@@ -76,7 +76,7 @@ fn others_complete(addr: SocketAddr) {
     others.into_iter().for_each(|other| other.join().unwrap());
 }
 
-/// What the proxy holds for stalled readers no longer grows.
+/// Waits until the proxy's memory for stalled readers no longer grows.
 fn windows_are_full() {
     std::thread::sleep(std::time::Duration::from_millis(1_500));
 }
@@ -207,7 +207,7 @@ fn small_uploads_that_together_take_a_servers_window_do_not_stop_later_ones() {
     });
 }
 
-/// Whether the proxy holds more memory than a moment ago.
+/// True if the proxy holds more memory than a moment ago.
 async fn grows(run: &captured::RunningProxy) -> bool {
     let before = run.peak_bytes();
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
@@ -238,7 +238,7 @@ fn the_memory_of_stalled_uploads_is_bounded_and_a_client_that_resets_them_gets_i
         let held = run.peak_bytes() - before;
         assert!(held < STALLED_UPLOADS * MAX_UPLOAD_BYTES, "{} KiB per upload", held / STALLED_UPLOADS / 1024);
     });
-    // What the uploads needed of connections is given back.
+    // The connection windows of the uploads are released.
     let idle = "streamgauge_proxy_upstream_connections{state=\"active\"} 1\n";
     until("one connection rests", || run.page("/metrics").contains(idle));
 }

@@ -24,12 +24,12 @@ const STREAM: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTran
 /// The most bytes by which the proxy may grow for a peer that pours hundreds of megabytes.
 const BOUND: usize = 16 << 20;
 
-/// Somebody else is served as if nothing were the matter.
+/// Asserts that another client is served as usual.
 fn serves(proxy: &TestProxy) {
     assert_eq!(proxy.client().send(GET).response().text(), "ok");
 }
 
-/// One worker, so that whoever keeps it busy keeps it from everybody.
+/// A proxy with one worker, so that a client that blocks it blocks all others.
 fn single(upstream: &Upstream, settings: &[(&str, &str)]) -> TestProxy {
     TestProxy::with(upstream.addr, &[&[("workers", "1")], settings].concat())
 }
@@ -181,7 +181,7 @@ fn an_unfinished_handshake_times_out() {
     let proxy = single(&upstream, &[("tls_cert", &cert), ("tls_key", &key), ("head_timeout", "200ms")]);
     for first in [&b""[..], b"\x16\x03\x01\x40\x00\x01", b"\x00 is neither TLS nor HTTP\r\n\r\n"] {
         let mut client = proxy.client();
-        // Told why, perhaps, and closed.
+        // The proxy may send a reason, and closes.
         assert!(client.send(first).rest().len() < 100);
     }
 }
@@ -231,7 +231,7 @@ fn a_head_of_an_http2_upstream_has_the_same_limit() {
     }
 }
 
-/// It speaks first, to whoever connects; its real answers come after that one.
+/// The server sends first, on every connection; its real answers come after that one.
 #[test]
 fn an_early_reply_is_never_taken_for_that_of_a_later_request() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -550,7 +550,7 @@ fn the_admin_port_minds_its_manners() {
     ];
     for (request, status) in cases {
         let mut client = Client::connect(proxy.admin);
-        // What is too much may be refused before it is all written.
+        // The proxy may reject an oversized request before it is all written.
         let _written = client.stream.write_all(request.as_bytes()).is_ok();
         let begin = &request[..request.len().min(40)];
         assert_eq!(client.head().split(' ').nth(1), Some(&*status.to_string()), "{begin}");

@@ -1,4 +1,4 @@
-//! What an operator's alerts read: targets, limits, reloads and certificates.
+//! Metrics of an operator's alerts: targets, limits, reloads and certificates.
 
 use std::fs;
 use std::path::Path;

@@ -31,7 +31,7 @@ fn get(path: &str) -> Request<Bytes> {
     Request::get(format!("http://proxy.test{path}")).body(Bytes::new()).unwrap()
 }
 
-/// An HTTP/2 upstream that answers with two pieces and trailers, and tells what it got.
+/// An HTTP/2 upstream that answers with two pieces and trailers, and sends its requests to the test.
 fn echoing(tls: Option<rustls::ServerConfig>) -> (SocketAddr, Receiver<(Request<Bytes>, HeaderMap)>) {
     let (tell, told) = channel();
     let addr = http2::upstream(tls, move |request, trailers| {
@@ -171,7 +171,7 @@ fn a_connection_with_an_abandoned_request_gets_no_new_ones_and_its_streams_conti
             let stream = frames::read_request(&mut conn);
             conn.send(frames::frame(frames::HEADERS, frames::END_HEADERS, stream, b"\x88"));
             conn.send(frames::frame(frames::DATA, 0, stream, b"data: 1\n\n"));
-            // Whoever else asks gets nothing.
+            // Any other request gets no answer.
             until("a client has left", || left.load(Relaxed));
             conn.send(frames::frame(frames::DATA, frames::END_STREAM, stream, b"data: 2\n\n"));
             conn.closed();
@@ -197,8 +197,8 @@ fn wide() -> Vec<u8> {
     [settings, frames::frame(frames::WINDOW_UPDATE, 0, 0, &[0, 16, 0, 0])].concat()
 }
 
-/// An upstream over HTTP/2 that says this about its first request, once all of it has come, hangs up then if it does, and
-/// answers every later one; the bodies that it got.
+/// An HTTP/2 upstream that sends these frames after its whole first request, then closes if it must, and answers later
+/// ones. Returns the bodies that it got.
 fn reluctant(
     says: impl Fn(u32) -> Vec<u8> + Send + Sync + 'static,
     hangs_up: bool,
@@ -420,7 +420,7 @@ fn a_renewed_certificate_is_used_without_a_restart_and_a_broken_one_is_not() {
     for file in ["server.pem", "server.key"] {
         std::fs::copy(renewed.path(file), pki.path(file)).unwrap();
     }
-    // Nobody tells: the files are looked at.
+    // The proxy gets no signal: it watches the files.
     let mut tries = 0;
     while over_tls(proxy.addr, client_config(&renewed, &[])).is_err() {
         tries += 1;
@@ -497,8 +497,8 @@ fn http1_over_tls_to_the_upstream_is_kept_and_used_again() {
     assert_eq!(told.try_iter().count(), 1, "one connection, its session tickets notwithstanding");
 }
 
-/// Answers over TLS without a length, so that the end of the connection is that of the answer; whether it says that it
-/// ends is told by what comes back.
+/// Answers over TLS without a length, so the connection's end is the answer's end. Sends a close_notify only while the
+/// returned flag is true.
 fn ending(pki: &Pki) -> (SocketAddr, Arc<AtomicBool>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (addr, says_so) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(true)));
@@ -539,7 +539,7 @@ fn a_reply_without_close_notify_is_truncated_for_the_client_too() {
     }
 }
 
-/// Answers over TLS with the version of HTTP that was agreed on, until it is told to stop; then nothing of it is open.
+/// Answers over TLS with the negotiated version of HTTP until the test stops it; then no connection of it is open.
 fn agreeing(listener: &std::net::TcpListener, tls: rustls::ServerConfig) -> impl FnOnce() {
     let listener = listener.try_clone().unwrap();
     listener.set_nonblocking(true).unwrap();

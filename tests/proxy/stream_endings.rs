@@ -312,7 +312,7 @@ fn a_client_that_does_not_read_stops_the_upstream_from_being_read() {
     let mut client = proxy.client();
     client.send(chat("{\"stream\":true}")).head();
     let sent = seen();
-    // What the kernels of three sockets hold, and not the 250 MB that were on offer.
+    // Only as much as the kernels of three sockets hold, not the 250 MB that were on offer.
     assert!(sent * PIECE < 40 << 20, "the upstream could send {} MiB to a client that reads nothing", sent >> 4);
 }
 
@@ -489,7 +489,7 @@ fn a_stream_that_shutdown_cuts_is_still_exported() {
     });
     let endpoint = format!("http://{}/v1/traces", collector.addr);
     let settings = [("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", endpoint.as_str()), ("OTEL_BSP_SCHEDULE_DELAY", "600000")];
-    // A client that has the beginning of a stream, and says whether what comes then is cut.
+    // A client with the beginning of a stream; it returns true if the rest is cut.
     let http1 = |addr| {
         let mut client = Client::connect(addr);
         let head = client.send(chat("{\"stream\":true}")).head();
@@ -543,7 +543,7 @@ fn a_connection_that_comes_as_draining_begins_does_not_hold_it() {
 #[expect(clippy::print_stderr, reason = "who reads the log of the tests is to know that one had no name server")]
 fn a_name_that_is_being_looked_up_does_not_hold_up_the_end() {
     let folder = tempfile::tempdir().unwrap();
-    // An address of documentation, where nobody answers.
+    // An address for documentation, which never answers.
     std::fs::write(folder.path().join("silent"), "nameserver 192.0.2.1\noptions timeout:30 attempts:5\n").unwrap();
     let silent = folder.path().join("silent").to_str().unwrap().to_owned();
     let namespace = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"];

@@ -31,7 +31,7 @@ fn file() -> String {
     format!("{}/tests/data/tokenizers/tiny.json", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// What the library itself counts for these texts, each by itself.
+/// The library's own counts for these texts, each by itself.
 fn counted(texts: &[&str]) -> u64 {
     let mut tokenizer = Tokenizer::from_file(file()).unwrap();
     tokenizer.with_padding(None).with_truncation(None).unwrap();
@@ -75,7 +75,7 @@ fn page(proxy: &TestProxy, path: &str) -> String {
     Client::connect(proxy.admin).send(request).response().text()
 }
 
-/// What `/metrics` says of output tokens, once it says something: their source, and how many.
+/// Output tokens on `/metrics`, once there are any: their source, and their number.
 fn tokens(proxy: &TestProxy) -> Vec<(String, u64)> {
     for _ in 0..500 {
         let page = page(proxy, "/metrics");
@@ -93,7 +93,7 @@ fn tokens(proxy: &TestProxy) -> Vec<(String, u64)> {
     Vec::new()
 }
 
-/// What is counted for a stream of these chunks, asked of this model.
+/// The counts of a stream of these chunks, requested from this model.
 fn measured(model: &str, chunks: Vec<String>) -> Vec<(String, u64)> {
     let (proxy, _upstream) = proxy(chunks.clone());
     assert_eq!(ask(&proxy, model), chunks.concat(), "the stream is untouched");

@@ -9,7 +9,7 @@ use crate::support::upstream::{Upstream, field, reports};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// What the upstream got for these bytes.
+/// The upstream's request for these bytes.
 fn got(request: &str) -> String {
     let upstream = Upstream::answering(OK);
     let proxy = TestProxy::new(upstream.addr);

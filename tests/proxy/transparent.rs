@@ -56,7 +56,7 @@ impl Namespace {
         self.commands(lines).unwrap();
     }
 
-    /// What these lines of shell say if one fails.
+    /// The error output of these lines of shell if one fails.
     fn commands(&self, lines: &str) -> Result<(), String> {
         let lines = lines.to_owned();
         self.run(move || {
@@ -130,7 +130,8 @@ fn refused(proxy: &TestProxy, reason: &str) -> f64 {
     proxy.metric(&format!("streamgauge_proxy_refused_connections_total{{reason=\"{reason}\"}}"))
 }
 
-/// Runs a test where the system permits it; else says why not, past the harness that keeps what passing tests print.
+/// Runs a test where the system permits it. Else prints the reason, past the harness that keeps the output of passing
+/// tests.
 fn where_permitted(test: &str, body: impl FnOnce() -> Result<(), String>) {
     if let Err(reason) = body() {
         let mut log = std::io::stderr();

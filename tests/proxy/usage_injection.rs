@@ -39,7 +39,7 @@ fn server() -> (Upstream, impl Fn() -> (String, String)) {
     (upstream, seen)
 }
 
-/// What `/metrics` says of output tokens: their source, and how many. A reply is counted just after its client has it.
+/// Output tokens on `/metrics`: their source, and their number. A reply is counted just after its client has it.
 fn tokens(proxy: &TestProxy) -> Vec<(String, String)> {
     let one = |line: &str| {
         let source = line.split("source=\"").nth(1)?.split('"').next()?;

@@ -54,8 +54,7 @@ fn of_aiperf(folder: &Path) -> Vec<(u64, u64)> {
     rows.into_iter().map(|(_, lengths)| lengths).collect()
 }
 
-/// What was sent, in the order of sending, beside what was planned, in the order of the plan: of each moment sorted, for
-/// within one nothing is in order.
+/// The values sent, sorted within each planned moment, because requests of one moment have no order.
 fn by_moment<T: Ord>(planned: &[TraceEntry], mut values: Vec<T>) -> Vec<T> {
     let mut rest = &mut values[..];
     for moment in planned.chunk_by(|one, next| next.at - one.at < MOMENT_MS * 1_000_000) {
@@ -66,7 +65,7 @@ fn by_moment<T: Ord>(planned: &[TraceEntry], mut values: Vec<T>) -> Vec<T> {
     values
 }
 
-/// Reads `FORMAT FILE` pairs, and says of each how many rows there are; a row that is none of the format ends it.
+/// Reads `FORMAT FILE` pairs, and prints the number of rows of each. An invalid row of the format ends it.
 const JUDGE: &str = r#"
 import json, sys
 from aiperf.dataset.loader import models

@@ -25,7 +25,7 @@ const STREAM: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTran
 const WHOLE: &str = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n";
 const EVENT: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"deep\"}}]}\n\n";
 
-/// What the upstream does once it has the request.
+/// The upstream's action after the request.
 type Begin = fn(&mut Conn);
 
 fn before_head(_: &mut Conn) {}
@@ -74,7 +74,7 @@ fn noticed_after<T>(
     let client = connect(proxy.addr);
     let wait = || {
         has_begun();
-        // What has been sent is through, and everybody waits.
+        // The data sent so far has arrived, and all sides wait.
         std::thread::sleep(Duration::from_millis(20));
     };
     let one = |_| {

@@ -1,5 +1,5 @@
-//! What AIPerf and vLLM's own benchmark say of requests that went through the proxy, and what the proxy says of the
-//! same requests: one by one, each number by the client's own definition.
+//! Compares the reports of AIPerf and vLLM's own benchmark with the proxy's, for requests that went through the proxy.
+//! They are compared one by one, each number by the client's own definition.
 //!
 //! AIPerf sends an `X-Request-ID` with every request and vLLM's benchmark one with a number; vLLM makes the reply's id
 //! from it, and the proxy's span has that. So every request is found again, and differences are of pairs.
@@ -17,7 +17,7 @@ use super::processes::{self, until};
 use super::program::{ProxyProcess, count, sum};
 use super::tools;
 
-/// Requests of one run of a client; `tests/tools/start` says so to them.
+/// Requests of one run of a client, also in `tests/tools/start`.
 const REQUESTS: usize = 40;
 /// Output tokens of each, likewise.
 const TOKENS: f64 = 100.0;
@@ -29,7 +29,7 @@ pub(super) struct Times {
     ttft: f64,
     /// From the request to the last token.
     last: f64,
-    /// What the client spent before the request had left it.
+    /// The client's time before the request was sent.
     pub(super) before: f64,
     /// The gaps between events with tokens: their sum, and how many there are.
     gaps: (f64, usize),
@@ -42,7 +42,7 @@ impl Times {
     }
 }
 
-/// What the proxy saw, by the id of the reply; `first` is the event that the client takes for the first token.
+/// The proxy's times, by the id of the reply; `first` is the event that the client takes for the first token.
 fn of_proxy(sink: &OtlpSink, first: &str) -> BTreeMap<String, Times> {
     let spans = sink.spans();
     let by_id: BTreeMap<&[u8], &Span> = spans.iter().map(|span| (&span.span_id[..], span)).collect();
@@ -61,7 +61,7 @@ fn of_proxy(sink: &OtlpSink, first: &str) -> BTreeMap<String, Times> {
     seen
 }
 
-/// What AIPerf wrote, by the id that vLLM gives the reply.
+/// AIPerf's times, by the id that vLLM gives the reply.
 pub(super) fn of_aiperf(directory: &Path) -> BTreeMap<String, Times> {
     let text = std::fs::read_to_string(directory.join("profile_export.jsonl")).unwrap();
     let record = |line: &str| {
@@ -78,8 +78,8 @@ pub(super) fn of_aiperf(directory: &Path) -> BTreeMap<String, Times> {
     text.lines().map(record).collect()
 }
 
-/// What vLLM's benchmark wrote, by the number at the end of the id. It does not say when a request had left it, but the
-/// HTTP client that it uses does (`tests/tools/sent`).
+/// The times of vLLM's benchmark, by the number at the end of the id. Its output lacks the send time, which its HTTP
+/// client logs (`tests/tools/sent`).
 ///
 /// To version 0.32 the event with the role is the first token, so its first gap is from there to the first text: none
 /// between tokens, and not compared.
@@ -114,15 +114,15 @@ pub(super) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Says one row; its name if the difference is too large.
+/// Prints one row; returns its name if the difference is too large.
 fn row(name: &'static str, theirs: f64, ours: f64, difference: f64) -> Option<&'static str> {
     eprintln!("| {name} | {theirs:.3} | {ours:.3} | {difference:.3} |");
     (difference.abs() > 1.0 && difference.abs() > theirs / 100.0).then_some(name)
 }
 
-/// Says how far the pairs are apart, and fails where their median difference is neither within 1 ms nor within 1 %. The
-/// proxy sees a request when it comes: what the client spent before it had left is taken off the client's times.
-/// The gaps are compared all together: by their mean, which our histogram has exactly.
+/// Prints the differences of the pairs, and fails if a median difference exceeds 1 ms and 1 %. The proxy sees a request
+/// on arrival, so the client's time before sending is subtracted. Gaps are compared by their overall mean, which the
+/// proxy's histogram has exactly.
 fn assert_agree(client: &str, pairs: &[(Times, Times)], proxy: &ProxyProcess) {
     assert_eq!(pairs.len(), REQUESTS, "{client}: every request is found again");
     eprintln!("| {client} | client, median ms | proxy, median ms | difference, median ms |");

@@ -78,7 +78,7 @@ fn what_is_flushed_over_http_is_what_was_scraped_in_exponential_buckets_too() {
     until("all spans have arrived", SOON, || sink.spans().len() == 2 * REQUESTS);
 }
 
-/// An answer with everything that a span can tell.
+/// An answer with every property that a span can have.
 const ANSWER: &str = concat!(
     r#"{"id":"chatcmpl-7","object":"chat.completion","model":"river-2026","choices":["#,
     r#"{"index":0,"message":{"role":"assistant","content":"deep"},"finish_reason":"stop"},"#,
@@ -251,7 +251,7 @@ fn a_collector_that_is_down_costs_counted_telemetry_and_nothing_else() {
     until("it has been said", SOON, || proxy.running.said("OTLP export failed") > 0);
 
     let sink = OtlpSink::at(grpc, http);
-    // What had been sent into the void by then is lost; what comes now is not.
+    // Exports without a sink are lost; later ones are not.
     until("metrics arrive", SOON, || !sink.metrics().is_empty());
     streams(&proxy, 2);
     until("spans arrive", SOON, || sink.spans().len() == 4);

@@ -1,4 +1,4 @@
-//! Comparing long texts and many series, so that a failure says what differs and not everything that there is.
+//! Comparing long texts and many series, so that a failure shows only the differences.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ pub(crate) fn assert_same_text(one: &str, other: &str, what: &str) {
     panic!("{what}: they differ from byte {at}:\n  {:?}\n  {:?}", around(one), around(other));
 }
 
-/// What differs between two tables.
+/// The differences between two tables.
 pub(crate) fn differences(one: &Table, other: &Table) -> Vec<String> {
     let told = |((name, labels), series): (&(String, Labels), &Series), other: Option<&Series>| match other {
         Some(other) if series == other => None,

@@ -11,11 +11,11 @@ use super::tools;
 
 const CHAT: &str = r#"{"model":"tiny","messages":[{"role":"user","content":"hi"}],"max_tokens":30,"temperature":0,"seed":1,"cache_prompt":false,"stream":true}"#;
 
-/// What curl shows of a path, the head included.
+/// curl's output for a path, with the head.
 fn shown(server: SocketAddr, path: &str, arguments: &[&str]) -> String {
     let url = format!("http://{server}{path}");
     let text = curl(&[&["--include", "--header", "Content-Type: application/json"], arguments, &[&url]].concat());
-    // What is said to one hop only is each hop's own.
+    // Hop-by-hop headers may differ.
     let of_hop = |line: &&str| !line.starts_with("Keep-Alive:") && !line.starts_with("Connection:");
     same_each_time(&text.split_inclusive('\n').filter(of_hop).collect::<String>())
 }

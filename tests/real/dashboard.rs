@@ -92,7 +92,7 @@ fn of_manual() -> Vec<Query> {
     queries
 }
 
-/// What the rules record; what they alert on is `promtool test rules`' to try.
+/// The rules' recorded queries; `promtool test rules` tests their alerts.
 fn of_rules() -> Vec<Query> {
     let rules: Value = serde_saphyr::from_str(&read("deploy/prometheus/rules.yml")).unwrap();
     let rules = rules["groups"].as_array().unwrap().iter().flat_map(|group| group["rules"].as_array().unwrap());
@@ -157,7 +157,7 @@ impl Backend {
         }
     }
 
-    /// Whether a query has a number for an answer, other than 0 unless 0 is an answer too.
+    /// True if a query has a number for an answer, other than 0 unless 0 is an answer too.
     fn answers(&self, query: &str) -> bool {
         let zero = MAY_BE_ZERO.iter().any(|(part, _)| query.contains(part));
         self.promql.query(&self.filled(query)).iter().any(|sample| match sample.value {
@@ -166,7 +166,7 @@ impl Backend {
         })
     }
 
-    /// Whether an exemplar of the last minutes belongs to a query.
+    /// True if an exemplar of the last minutes belongs to a query.
     fn has_exemplar(&self, query: &str) -> bool {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
         let query = encoded(&self.filled(query));
@@ -259,7 +259,7 @@ fn every_query_returns_data_of_real_proxies() {
     let proxy =
         |also: &[&str]| program(&[&arguments[..], also].concat(), listen, admin, &telemetry("streamgauge", admin));
     let before = proxy(&[]);
-    // The same server with the newest names.
+    // A second proxy of that server, with the newest names.
     let _thinker = program(&["proxy", &upstream], thinker, thinker_admin, &newest(thinker_admin));
     // A proxy that has a certificate, and no server.
     let [tls_cert, tls_key] = certificate(directory.path());

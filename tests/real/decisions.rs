@@ -114,7 +114,7 @@ fn vllm_is_not_worse_than_itself_and_ten_milliseconds_more_are_worse() {
     let _turn = processes::exclusive_turn();
     let (vllm, runs) = (tools::vllm(), Runs(tempdir().unwrap()));
     let slow = delayed(vllm.addr, Duration::from_millis(10));
-    // What an engine does only once.
+    // Warm-up: an engine's one-time work.
     runs.load("first", vllm.addr, 0, &LIGHT);
     for round in 1..=ROUNDS {
         // Forwards and backwards in turns, so that no side is always the later one.

@@ -24,8 +24,8 @@ fn chat(model: &str, more: Value) -> Value {
     body
 }
 
-/// What a stream says: the text and the reason of each choice, and the last usage. How many tokens go into one event is
-/// the server's mood.
+/// The contents of a stream: the text and the reason of each choice, and the last usage. The number of tokens per event
+/// varies from run to run.
 fn told(events: &[Value]) -> (BTreeMap<u64, String>, Value) {
     let (mut choices, mut usage) = (BTreeMap::<u64, String>::new(), Value::Null);
     for event in events {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::support::client::{Client, Response, chat};
 use super::tools::program;
 
-/// Whether a GET is answered with 200: a server that hangs up or says nothing as it starts is not up yet.
+/// True if a GET is answered with 200. A starting server may close the connection or not answer.
 pub(crate) fn is_up(address: SocketAddr, path: &str) -> bool {
     let status = || -> std::io::Result<[u8; 12]> {
         let mut stream = TcpStream::connect(address)?;
@@ -55,7 +55,7 @@ pub(crate) fn events(response: &Response) -> Vec<Value> {
     payloads.map(|payload| serde_json::from_str(payload).unwrap()).collect()
 }
 
-/// What curl writes to stdout with these arguments.
+/// curl's stdout with these arguments.
 pub(crate) fn curl(arguments: &[&str]) -> String {
     let mut command = program("curl");
     // No proxy of the environment comes between.

@@ -1,5 +1,5 @@
-//! The same load by AIPerf, by vLLM's own benchmark and by `streamgauge load`, in turns against one vLLM behind one proxy:
-//! what each tool reports, and what we report by its definitions.
+//! Sends one load with AIPerf, vLLM's own benchmark and `streamgauge load`, in turns against one vLLM behind one proxy.
+//! Compares each tool's report with ours by its definitions.
 //!
 //! Runs differ, so each tool is run several times, forwards and backwards in turns. Our median over the runs has to be
 //! within the tool's own spread (max - min of what it reports) of the tool's median, and 1 ms or 1 % more, which is a
@@ -22,15 +22,15 @@ use super::{processes, tools};
 
 /// Runs of each.
 const ROUNDS: usize = 5;
-/// What `tests/tools/start` has the others send.
+/// The load of the other tools in `tests/tools/start`.
 const LOAD: [&str; 4] = ["--requests=40", "--concurrency=4", "--isl=50", "--osl=100"];
 
-/// What a figure is.
+/// The unit of a figure, and its counterpart.
 #[derive(Clone, Copy)]
 enum Kind {
     /// Milliseconds, beside what the proxy has under this name.
     Latency(&'static str),
-    /// The same, which begins before the request has left the client.
+    /// Milliseconds that begin before the client has sent the request, beside the proxy's value of this name.
     Whole(&'static str),
     /// Per second.
     Rate,
@@ -139,8 +139,7 @@ fn lengths(all: &Value) -> Option<f64> {
 /// E2E among [`FIGURES`].
 const E2E: usize = 3;
 
-/// One run: every figure of [`FIGURES`], what the proxy measured meanwhile, and what the client says that it spent before a
-/// request had left it.
+/// One run: every figure of [`FIGURES`], the proxy's measurements, and the client's time before sending.
 struct Ran {
     figures: Vec<Option<f64>>,
     proxy: Vec<Option<f64>>,
@@ -148,7 +147,7 @@ struct Ran {
 }
 
 impl Ran {
-    /// What is compared of a figure.
+    /// The value of a figure that is compared.
     fn compared(&self, at: usize) -> Option<f64> {
         let (figure, proxy) = (self.figures[at]?, self.proxy[at]);
         Some(match FIGURES[at].kind {
@@ -266,7 +265,7 @@ fn aiperf_and_vllm_bench_agree_with_report_by_their_definitions() {
     let _turn = processes::exclusive_turn();
     let vllm = tools::vllm();
     let proxy = ProxyProcess::to(vllm.addr);
-    // What an engine does only once.
+    // Warm-up: an engine's one-time work.
     ours(&proxy);
     let (mut of_aiperf, mut of_vllm, mut as_aiperf, mut as_vllm) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {

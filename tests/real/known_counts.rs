@@ -21,7 +21,7 @@ pub(crate) const REQUESTS: usize = 25;
 /// A sample's name in Prometheus, labels, and the sum over the series that have them.
 type Expected = (&'static str, &'static [(&'static str, &'static str)], f64);
 
-/// What the run comes to.
+/// The totals of the run.
 pub(crate) const EXPECTED: &[Expected] = &[
     ("http_server_request_duration_seconds_count", &[], 25.0),
     ("http_server_request_duration_seconds_count", &[("http_route", "/v1/completions")], 3.0),
@@ -113,7 +113,7 @@ impl KnownRun {
     }
 }
 
-/// What is asked of the simulated server.
+/// A request to the simulated server.
 fn ask(tokens: u32, more: Value) -> Value {
     let mut body = json!({
         "model": MODEL, "max_tokens": tokens, "ignore_eos": true, "seed": 1, "temperature": 0.5, "top_p": 0.9, "stream": true

@@ -62,7 +62,7 @@ pub(crate) fn same_each_time(text: &str) -> String {
 }
 
 fn assert_same(direct: &Response, proxied: &Response, what: &str) {
-    // What is said to one hop only is each hop's own.
+    // Hop-by-hop headers may differ.
     let of_hop = |line: &&str| !line.starts_with("Keep-Alive:") && !line.starts_with("Connection:");
     let whole = |response: &Response| {
         let head: Vec<&str> = response.head.split_inclusive("\r\n").filter(of_hop).collect();
@@ -100,7 +100,7 @@ fn every_answer_of_llama_server_comes_through_as_it_was() {
         ("/nowhere", json!({})),
     ];
     for (path, body) in &requests {
-        // Not every path can be told to forget the prompt: from the second time on it is cached.
+        // Some paths cannot disable the prompt cache: the prompt is cached from the second request on.
         post(llama.addr, path, body);
         let direct = post(llama.addr, path, body);
         assert_same(&direct, &post(proxy.addr, path, body), &format!("{path} {body}"));
@@ -114,7 +114,7 @@ fn every_answer_of_llama_server_comes_through_as_it_was() {
     assert_eq!(statuses.map(of_status), [17, 1, 2, 1]);
 }
 
-/// What a client can read out of an answer.
+/// A client's view of an answer.
 #[derive(Debug, PartialEq)]
 struct Seen {
     /// By choice.

@@ -1,4 +1,4 @@
-//! What the OTLP sink of `tests/tools` has received.
+//! Exports that the OTLP sink of `tests/tools` has received.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -38,11 +38,8 @@ pub(crate) struct Export {
     pub(crate) via: String,
     /// Names are in lower case.
     pub(crate) headers: BTreeMap<String, String>,
-    /// What it has of metrics.
     pub(crate) metrics: Vec<ResourceMetrics>,
-    /// What it has of traces.
     pub(crate) traces: Vec<ResourceSpans>,
-    /// What it has of logs.
     pub(crate) logs: Vec<ResourceLogs>,
 }
 

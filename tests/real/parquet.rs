@@ -11,7 +11,7 @@ use crate::tools::program;
 
 const TRACE: &str = "tests/data/traces/mooncake/conversation_first60s.jsonl";
 
-/// What pyarrow makes of the columns that the test looks at.
+/// pyarrow's values of the columns under test.
 const READ: &str = r#"
 import json, sys, pyarrow.parquet as pq
 file = pq.ParquetFile(sys.argv[1])
@@ -30,7 +30,7 @@ print(json.dumps({
 /// Every row, as pyarrow has it.
 const ROWS: &str = "import json, sys, pyarrow.parquet as pq; print(json.dumps(pq.read_table(sys.argv[1]).to_pylist()))";
 
-/// What Python says of the Parquet that a trace becomes.
+/// Python's values of a trace's Parquet.
 fn read_back(trace: &str, python: &str) -> Value {
     let file = tempfile::NamedTempFile::new().unwrap();
     let done = Command::new(env!("CARGO_BIN_EXE_streamgauge"))

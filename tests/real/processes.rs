@@ -1,4 +1,4 @@
-//! Processes that end with their test, ports that nobody else takes, and turns.
+//! Processes that end with their test, free ports, and turns.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -46,10 +46,10 @@ pub(crate) fn address() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port()).into()
 }
 
-/// What a test waits for at most, where something happens by itself in a moment.
+/// Longest wait for something that happens by itself in a moment.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// What a process may take to start.
+/// Longest start of a process.
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 
 /// Waits until `is_so`.
@@ -103,7 +103,7 @@ impl ChildProcess {
         self.ready_or_ended(MINUTE, address, is_ready).unwrap_or_else(|ended| panic!("{ended}"))
     }
 
-    /// The same for one that may take `limit`; the error tells how it ended, if it did, and what it said.
+    /// Waits at most `limit` until it is ready. The error has the exit status, if it ended, and its output.
     pub(crate) fn ready_or_ended(
         mut self,
         limit: Duration,
@@ -121,7 +121,7 @@ impl ChildProcess {
         Ok(self)
     }
 
-    /// What it has written to stderr.
+    /// Its stderr so far.
     pub(crate) fn log(&self) -> String {
         self.log.lock().unwrap().clone()
     }

@@ -88,7 +88,7 @@ impl ProxyProcess {
     }
 }
 
-/// What one of the program's other verbs prints, run from the project's folder.
+/// Output of another verb of the program, run from the project's folder.
 pub(crate) fn streamgauge(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
     command.args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap()

@@ -132,11 +132,11 @@ fn promtool_finds_no_fault_and_every_family_of_the_catalog_is_there() {
         "process_open_fds",
         "process_resident_memory_bytes",
         "process_start_time_seconds",
-        // What they are is for the tests of the capture to say.
+        // The tests of the capture cover these.
         "streamgauge_capture_queue_depth",
         "streamgauge_capture_records_total",
         "streamgauge_capture_size_bytes_total",
-        // And these for tests/proxy/operating_metrics.rs.
+        // tests/proxy/operating_metrics.rs covers these.
         "streamgauge_proxy_resource_limit",
         "streamgauge_proxy_resource_usage",
         "streamgauge_reload_success",

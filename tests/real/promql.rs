@@ -14,19 +14,19 @@ const LEAST: f64 = 1e-9;
 /// A backend's query API.
 pub(crate) struct PromQl {
     pub(crate) addr: SocketAddr,
-    /// What every query has besides its text.
+    /// The suffix of every query.
     pub(crate) more: &'static str,
 }
 
 /// One series of an instant query's result.
 pub(crate) struct Sample {
     pub(crate) name: String,
-    /// Without those that say where it comes from.
+    /// Without the labels of its origin.
     pub(crate) labels: Labels,
     pub(crate) value: Sampled,
 }
 
-/// What a series has at one moment.
+/// A series' value at one moment.
 pub(crate) enum Sampled {
     Number(f64),
     Native(Series),

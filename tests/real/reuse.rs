@@ -1,4 +1,4 @@
-//! No request is lost to connection reuse, by servers that hang up without having said so.
+//! No request is lost to connection reuse, if servers close connections without notice.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -65,7 +65,7 @@ fn none_of_3_000_requests_over_http2_to_nginx_that_sends_goaway_is_lost() {
     let proxy = ProxyProcess::with(nginx.addr, |command| {
         command.arg("--upstream-http=http2");
     });
-    // So many at once that some are on their way whenever it says so.
+    // So many at once that some are on their way at each GOAWAY.
     assert_eq!(lost_requests(proxy.addr, 60, 3_000, &one_token("sim"), |_| Duration::ZERO), 0);
     assert_all_counted(&proxy.settled(3_000), 3_000);
     assert_eq!(answered(sim.addr), 3_000.0, "and none was sent twice");

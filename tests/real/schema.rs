@@ -10,7 +10,7 @@ use super::support::captured::run;
 use super::support::client::{Client, chat};
 use super::tools::{self, program};
 
-/// Says of each line of the files whether it is what the schema knows, and no name in it is unknown to that.
+/// Checks each line of the files against the schema, and rejects names that the schema does not have.
 const JUDGE: &str = r##"
 import json, sys
 from jsonschema import Draft202012Validator as Validator

@@ -25,7 +25,7 @@ fn read(file: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// The script of vLLM's `preStop`, for another admin port, and at once: nobody's clients need to hear of it here.
+/// The script of vLLM's `preStop`, for another admin port, and at once: no client must notice the stop here.
 fn script(admin: u16) -> String {
     let documents = documents();
     let vllm = &documents[0]["spec"]["template"]["spec"]["containers"][0];

@@ -1,4 +1,4 @@
-//! What the program does when it is told to stop or to load its configuration again, with a stream open.
+//! Effects of the signals to stop and to reload the configuration, with a stream open.
 
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -20,7 +20,7 @@ const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransf
 const EVENT: &str = "data: {\"id\":\"c-1\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"deep\"}}]}\n\n";
 const LAST: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
 
-/// A server whose one stream goes on when it is told to.
+/// A server whose one stream continues on the test's command.
 struct Slow {
     addr: SocketAddr,
     go_on: Sender<&'static str>,
@@ -69,7 +69,7 @@ fn streaming(proxy: &ProxyProcess) -> Client {
     client
 }
 
-/// What comes of a stream after its head.
+/// The stream after its head; true if it was truncated.
 fn rest(client: &mut Client) -> (String, bool) {
     let response = client.body_of(HEAD.to_owned());
     (response.text(), response.truncated)
@@ -85,7 +85,7 @@ fn flushing(server: SocketAddr, sink: &OtlpSink, flags: &[&str]) -> ProxyProcess
     })
 }
 
-/// Streams that ended in this way, as the collector was told.
+/// Streams with this end, by the collector's count.
 fn ended(sink: &OtlpSink, reason: &str) -> f64 {
     sum(&sink.metrics(), "streamgauge_stream_terminations_total", &[("reason", reason)])
 }
@@ -116,7 +116,7 @@ fn after_sigterm_no_connection_is_accepted_and_open_streams_finish() {
     }
 }
 
-/// What ends a drain: its time, or a second signal.
+/// The end of a drain: its time, or a second signal.
 fn cut(flags: &[&str], again: Option<Signal>) {
     let (server, sink) = (Slow::start(), OtlpSink::start());
     let mut proxy = flushing(server.addr, &sink, flags);
@@ -157,7 +157,7 @@ fn write(file: &Path, settings: &[&str]) {
     std::fs::rename(&fresh, file).unwrap();
 }
 
-/// Waits until something has been said so often, or more.
+/// Waits until the log has these words at least this often.
 fn said(proxy: &ProxyProcess, words: &str, times: usize) {
     until(words, SOON, || proxy.running.said(words) >= times);
 }
@@ -205,7 +205,7 @@ fn it_loads_its_configuration_again_without_harm_to_an_open_stream() {
     let met = [("slo", "chat"), ("result", "met")];
     assert_eq!(sum(&proxy.settled(2), "streamgauge_slo_requests_total", &met), 1.0, "only the request that came after");
 
-    // It looks at the file by itself, and has nothing to say of what it knows.
+    // It watches the file by itself, and logs nothing about a known one.
     let so_far = || [LOADED, KEPT].map(|words| proxy.running.said(words));
     let before = so_far();
     std::thread::sleep(Duration::from_millis(2_500));
@@ -229,7 +229,7 @@ fn it_loads_its_configuration_again_without_harm_to_an_open_stream() {
 fn it_is_gone_in_a_moment_when_nothing_is_open() {
     let _turn = processes::shared_turn();
     let server = Slow::start();
-    // The first moment in which it could be told is one in which it heeds.
+    // Signals are handled from the first moment in which the process serves.
     for _ in 0..10 {
         let mut proxy = ProxyProcess::to(server.addr);
         // Connections that are kept and owe nothing do not hold it.

@@ -26,8 +26,8 @@ pub(crate) fn start(name: &'static str, arguments: &[&str]) -> ChildProcess {
     })
 }
 
-/// A tool that serves on `addr` and is ready when a GET of `path` is answered with 200. One that crashes as it starts is
-/// started once more, and said so: what is tried here is not how others start.
+/// A tool that serves on `addr` and is ready when a GET of `path` is answered with 200. One that crashes at its start
+/// is started once more, with a message, because the tests are not about its start.
 fn serve(name: &'static str, addr: SocketAddr, arguments: &[&str], limit: Duration, path: &str) -> Tool {
     let ready = |running: ChildProcess| running.ready_or_ended(limit, addr, || is_up(addr, path));
     let running = ready(start(name, arguments)).or_else(|ended| {
@@ -61,7 +61,7 @@ pub(crate) fn prometheus(directory: &Path, targets: &[SocketAddr]) -> Tool {
     prometheus_with(directory, &targets, &[])
 }
 
-/// The same with targets of other jobs and paths, and with variables of `tests/tools/start`.
+/// Starts Prometheus with targets of other jobs and paths, and with variables of `tests/tools/start`.
 pub(crate) fn prometheus_with(directory: &Path, targets: &[String], environment: &[(&str, &str)]) -> Tool {
     let addr = address();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/start");
@@ -133,13 +133,13 @@ pub(crate) fn vllm() -> Tool {
     vllm_with_flags(&[])
 }
 
-/// The same with these flags too.
+/// Starts vLLM with these flags too.
 pub(crate) fn vllm_with_flags(flags: &[&str]) -> Tool {
     let addr = address();
     serve("vllm", addr, &[&[addr.port().to_string().as_str(), "--"], flags].concat(), MINUTES, "/health")
 }
 
-/// The same with these variables too, started once; the error tells how it ended instead of serving.
+/// Starts vLLM once, with these variables too; the error has its exit status.
 pub(crate) fn vllm_with(environment: &BTreeMap<String, String>) -> Result<Tool, String> {
     let addr = address();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/start");

@@ -103,7 +103,7 @@ impl Subject<'_> {
 
     fn is_predicted(&self) {
         std::fs::write(self.path("key"), "a key of sixteen bytes and more").unwrap();
-        // What an engine does only once.
+        // Warm-up: an engine's one-time work.
         self.load("first", &LENGTHS, self.rate, "5s");
         self.load("fitted", &LENGTHS, self.rate, "60s");
         // A light load does not show how many sequences run at once.

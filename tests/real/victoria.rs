@@ -7,8 +7,7 @@ use super::promql::{self, PromQl, summed};
 use super::support::metrics_parser::Table;
 use super::tools;
 
-/// A known run whose metrics go to VictoriaMetrics, and what it then has of them. `scraped` is how the proxy tells the
-/// same.
+/// A known run whose metrics go to VictoriaMetrics, and its series there. `scraped` is the proxy's table of that run.
 fn stored(histograms: &str, scraped: fn(&KnownRun) -> Table) {
     let _turn = processes::shared_turn();
     let directory = tempfile::tempdir().unwrap();

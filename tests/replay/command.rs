@@ -64,7 +64,7 @@ fn mooncakes_first_minute_is_sent_whole_and_every_length_is_exact() {
     let summary = &report["summary"];
     assert_eq!((&report["sent"], &summary["requests"]), (&162.into(), &162.into()));
     assert_eq!(summary["outcomes"], serde_json::json!({"success": 162}));
-    // What the trace says, to the token; the two of the chat template were found and left out.
+    // The trace's values, to the token; the two of the chat template were found and left out.
     assert_eq!((&summary["tokens"]["input"], &report["prompt_overhead"]), (&2_209_273.into(), &2.into()));
     assert_eq!(summary["tokens"]["output"], 58_039);
     let exact = serde_json::json!({
@@ -364,7 +364,7 @@ fn a_server_that_answers_with_something_else_than_output_makes_a_run_not_valid()
         assert_eq!(done.code, Some(3), "{kind}: {}", done.stderr);
         assert!(done.stderr.contains("not valid: none of 4 responses contained output; check"), "{}", done.stderr);
     }
-    // An answer that nobody counts is one.
+    // An answer without a token count is still an answer.
     let done =
         load("application/json", r#"{"choices":[{"index":0,"message":{"content":"Yes"},"finish_reason":"stop"}]}"#);
     assert_eq!(done.code, Some(0), "{}", done.stderr);
@@ -374,7 +374,7 @@ fn a_server_that_answers_with_something_else_than_output_makes_a_run_not_valid()
 #[test]
 fn a_server_that_speaks_only_http2_is_named_as_such() {
     let upstream = Upstream::start(|mut conn| {
-        // It reads what is no preface, and says its settings and good-bye.
+        // The server finds no HTTP/2 preface, and sends SETTINGS and a GOAWAY.
         conn.request();
         conn.send(b"\0\0\0\x04\0\0\0\0\0\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\x01");
     });

@@ -224,7 +224,7 @@ fn a_terminal_gets_a_table_in_place_and_everything_else_a_line_every_ten_seconds
     // It holds the terminal's other side, which has to close with the child.
     drop(command);
     let mut shown = Vec::new();
-    // Linux ends a terminal that nobody writes to any more with an error.
+    // Linux ends a terminal without writers with an error.
     _ = File::from(master).read_to_end(&mut shown).is_ok();
     assert!(child.wait().unwrap().success());
     let shown = String::from_utf8(shown).unwrap();

@@ -1,4 +1,4 @@
-//! `streamgauge load` sends what its flags say: times, lengths, sessions, and shares of several machines.
+//! `streamgauge load` sends by its flags: times, lengths, sessions, and shares of several machines.
 
 use std::fs;
 use std::path::Path;
@@ -107,7 +107,7 @@ fn a_conversation_continues_a_pause_after_each_answer() {
                     assert!(planned >= ended + 30 * MS, "{planned} {ended}");
                 }
                 let grown = pair[1].prompt.tokens.unwrap() - pair[0].prompt.tokens.unwrap();
-                // What an answer of this server is when it is read again is up to half as long again as what it counted.
+                // This server's answer, as a prompt, has up to half as many tokens again as it counted.
                 assert!((30..=65).contains(&grown), "10 of the answer and 40 new ones: {grown}");
             }
         }
@@ -266,7 +266,7 @@ fn shards_that_meet_at_a_prefix_begin_together_and_a_report_of_the_prefix_has_ev
         assert!(output.status.success(), "{said}");
         assert!(said.contains(&format!("uploaded to {prefix}/shard-0000")), "{said}");
     }
-    // Each begins at the common start, and sends its first request when the plan says.
+    // Each begins at the common start, and sends its first request at the planned time.
     let starts = ["a", "b", "c"].map(|name| run_json(&folder.path().join(name))["started_unix_ns"].as_u64().unwrap());
     let apart = starts.iter().max().unwrap() - starts.iter().min().unwrap();
     assert!(apart <= START_BOUND_NS, "{apart} ns apart");

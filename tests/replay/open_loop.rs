@@ -29,7 +29,7 @@ fn millis(nanos: u64) -> u64 {
 #[test]
 fn a_stalled_server_does_not_slow_arrivals_and_the_wait_lands_in_the_latency() {
     const REQUESTS: usize = 40;
-    // Nobody gets an answer before everybody has asked: a client that waits for answers would wait for ever.
+    // No request is answered before all have arrived: a client that waits for answers would wait for ever.
     let arrived = Arc::new((Mutex::new(0), Condvar::new()));
     let upstream = Upstream::start(move |mut conn| {
         while conn.request().is_some() {
@@ -79,10 +79,10 @@ fn a_server_that_hangs_up_in_the_last_moment_before_a_request_costs_it_nothing()
         let (ended, _) = replay(rows, upstream.addr, completions());
         let succeeded = ended.count(Outcome::Success);
         told.push((succeeded, upstream.connections(), ended.totals.counts.errors));
-        // A server that is preempted between its look and its hanging up loses what comes in between, whoever asks.
+        // A server that is preempted between its check and its close loses requests in between, whatever the client.
         succeeded >= 11 && upstream.connections() >= 6
     };
-    // Where threads are late by more than those ten milliseconds it hangs up on nobody, and there is another try.
+    // If threads are more than those ten milliseconds late, no connection is closed, and the test repeats.
     assert!((0..5).any(tried), "requests were lost, or it never hung up: {told:?}");
 }
 

@@ -1,4 +1,4 @@
-//! What a load is answered and authenticates with is in no file, output or error of the load generator.
+//! No file, output or error of the load generator has a load's answers or credentials.
 
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};

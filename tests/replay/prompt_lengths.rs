@@ -1,5 +1,5 @@
-//! Prompts have the planned length by the server's count: exactly with `/tokenize`, on average with `usage` alone; the
-//! result says which.
+//! Prompts have the planned length by the server's count: exactly with `/tokenize`, on average with `usage` alone. The
+//! result names the method.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::support::sending::{CommandOutput, rows, run, run_json};
 use crate::support::upstream::{Conn, Request, Upstream, field};
 
-/// What a server adds to every prompt.
+/// Tokens that a server adds to every prompt.
 const ADDED: u64 = 5;
 
 /// The ids of a word's tokens at some server.
@@ -89,7 +89,7 @@ fn ids(text: &str, pieces: Pieces) -> Vec<u64> {
     words(text).flat_map(pieces).collect()
 }
 
-/// What counts as these tokens.
+/// The server's count of a text in these pieces.
 fn usage(pieces: Pieces) -> impl Fn(&str) -> u64 {
     move |text| ADDED + ids(text, pieces).len() as u64
 }
@@ -181,7 +181,7 @@ fn form(name: &'static str, pieces: Pieces) -> impl Fn(&mut Conn, &Request) -> b
                 json!({"count": ids.len(), "max_model_len": 4_096, "tokens": ids, "token_strs": null})
             }),
             "sglang" => text("prompt").map(|ids| json!({"tokens": ids, "count": ids.len(), "max_model_len": 4_096})),
-            // What has no text is a text without words.
+            // A body without text has no tokens.
             "llama.cpp" => Some(json!({"tokens": text("content").unwrap_or_default()})),
             "tgi" => text("inputs").map(|ids| {
                 let token = |(at, id)| json!({"id": id, "text": " the", "start": at * 4, "stop": at * 4 + 4});
@@ -291,7 +291,7 @@ fn each_models_server_is_probed_for_its_token_counts() {
 fn a_useless_tokenize_endpoint_changes_and_delays_nothing() {
     const LENGTHS: [(u64, &[u64]); 2] = [(65, &[]), (305, &[1, 2])];
     let with = |tokenize: fn(&mut Conn, &Request) -> bool| {
-        // Tokens of its own are one for each word, whatever it says of them.
+        // The server counts one token per word, whatever its tokenizer reports.
         let server = Server::start(|text| words(text).count() as u64, tokenize);
         let folder = tempfile::tempdir().unwrap();
         let (done, told) = sent(&server.url(), &folder.path().join("run"), &LENGTHS, &[]);
@@ -314,7 +314,7 @@ fn a_useless_tokenize_endpoint_changes_and_delays_nothing() {
         |conn, _| answer(conn, "200 OK", &json!({"count": 604, "tokens": vec![7; 604]}).to_string()),
         |conn, _| answer(conn, "200 OK", &json!({"tokens": (0..150_000).collect::<Vec<u64>>()}).to_string()),
         |_, _| false,
-        // Says nothing; says something for ever.
+        // One never answers; one answers for ever.
         |conn, _| conn.closed().is_some_and(|_| false),
         |conn, _| {
             conn.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");

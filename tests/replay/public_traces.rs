@@ -18,7 +18,7 @@ use streamgauge::trace_file::row::{TraceEntry, TraceHeader};
 /// Tokens of a block of the simulated server's cache.
 const CACHE_BLOCK: u64 = 16;
 
-/// What was asked for and what came of it.
+/// The trace and its replay.
 struct Replayed {
     /// The trace, in order of time.
     trace: Vec<TraceEntry>,
@@ -133,7 +133,7 @@ fn an_agents_session_is_replayed_with_its_pauses() {
     const SPEED: u64 = 20;
     let replayed = replayed("kv-cache-tester/trace_0057.json", 20);
     replayed.assert_answered();
-    // What the server really said stands in the prompts, and it counts that by its own rule.
+    // Prompts contain the server's real answers, which it counts by its own rule.
     assert_eq!(replayed.summary["fidelity"]["osl"]["exact_share"], 1.0);
     let got = replayed.summary["tokens"]["input"].as_f64().unwrap();
     let wanted = replayed.trace.iter().filter_map(|row| row.prompt.tokens).sum::<u64>() as f64;

@@ -1,4 +1,4 @@
-//! A replay sends what the trace says, and its result accounts for every request.
+//! A replay sends the requests of its trace, and its result accounts for every request.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -65,7 +65,7 @@ fn rows_are_written_during_the_run() {
     let upstream = Upstream::answering(format!("{STREAM}0\r\n\r\n"));
     let folder = tempfile::tempdir().unwrap();
     let output = RunOutput::new(folder.path(), TraceHeader::new("test")).unwrap();
-    // Whoever waited for the second would see both.
+    // The file has the first record before the second request is due.
     let run = start(vec![row(0, 1), row(600_000, 1)], upstream.addr, completions(), Some(output));
     let file = folder.path().join("records.jsonl.zst");
     // Until a row is there the file has nothing that could be read.
@@ -167,7 +167,7 @@ fn a_row_has_the_bytes_reads_and_times_of_its_transfer() {
         let (first, last) = (": nothing yet\n\n".to_owned(), event("a") + usage + "\n\ndata: [DONE]\n\n");
         report((request.body.len() as u64, (first.len() + last.len()) as u64));
         conn.chunk(first);
-        // What comes later is another read.
+        // The pause makes the rest another read.
         std::thread::sleep(std::time::Duration::from_millis(500));
         conn.chunk(last);
         conn.send("0\r\n\r\n");

@@ -11,7 +11,7 @@ use streamgauge::trace_file::row::{PromptShape, TraceEntry, TraceHeader};
 use crate::support::sending::{CommandOutput, rows, run, run_json};
 use crate::support::upstream::Upstream;
 
-/// What every answer says, and no prompt of ours.
+/// A word of every answer, and of no prompt of ours.
 const CANARY: &str = "zebra";
 /// Tokens that the server adds to every message.
 const ROLE: u64 = 4;
@@ -181,7 +181,7 @@ fn trace(folder: &std::path::Path) -> String {
         output_tokens: Some(2),
         ..TraceEntry::default()
     };
-    // The third forgets what was said.
+    // The third turn forgets its history.
     let rows = [turn(0, 0, 20), turn(1, 300, 60), turn(2, 600, 30), turn(3, 900, 50)];
     let mut text = serde_json::to_string(&TraceHeader::new("test")).unwrap() + "\n";
     rows.iter().for_each(|row| text += &(serde_json::to_string(row).unwrap() + "\n"));

@@ -95,7 +95,7 @@ fn listed_levels_are_run_once_and_reported_the_same_by_report() {
         let done = run(&["report", out.to_str().unwrap(), flag]);
         assert!(done.stdout.starts_with(begins) && done.stdout.contains("concurrency"), "{}", done.stdout);
     }
-    // Judged now, by something that nobody can meet.
+    // Judged now, by an SLO that no request can meet.
     let judged = run(&["report", out.to_str().unwrap(), "--slo", "x: e2e<=1ns", "--fail-if", "goodput<1%", "--json"]);
     assert_eq!((judged.code, &parsed(&judged.stdout)["levels"][0]["meets"]), (Some(1), &json!(false)));
     let wrong = run(&["report", out.to_str().unwrap(), "--slice", "1s"]);
@@ -198,7 +198,7 @@ fn the_limit_is_found_below_a_level_that_is_saturated() {
     let text = run(&["report", out.to_str().unwrap(), "--plain"]).stdout;
     assert!(text.contains(&format!("{met}/s meets it, for 3s")), "{text}");
     assert!(text.contains("-- SLO ---") && text.contains("saturated +"), "{text}");
-    // What is found is found again, without a run.
+    // A completed search prints its result again, without a run.
     let again = sweep(&target, &out, &args);
     assert_eq!((again.code, &again.stdout, &*again.stderr), (Some(0), &done.stdout, ""));
 }

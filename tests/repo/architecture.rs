@@ -1,7 +1,7 @@
 //! The law of the house, rule by rule: what each part may use, and what may stand in one place only.
 //!
-//! A rule is a function from files to the sentences that say what breaks it. Each is tried on a sample that breaks it,
-//! and then on the repository.
+//! A rule is a function from files to sentences about its breaches. Each is tried on a sample that breaks it, and then
+//! on the repository.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -35,8 +35,8 @@ clock      -> measure::time, measure::calendar
 stats      -> nothing of ours
 measure    -> nothing of ours";
 
-/// What `measure` may use of others'. It is pure: no I/O, no runtime, no lock, no clock, so that a proxy, a replay and a
-/// test of it get the same numbers.
+/// Dependencies of `measure` outside of it. It is pure (no I/O, runtime, lock or clock), so that a proxy, a replay and
+/// a test get equal numbers.
 const MEASURE_MAY_USE: [(&str, &str); 8] = [
     ("serde", "values to be skipped, and names as they are written"),
     ("schemars", "the schema of what is written"),
@@ -250,7 +250,7 @@ fn top_level(paths: &[String]) -> Vec<String> {
     strange.map(|name| format!("{name}: the top level holds {} and dot-files", TOP_LEVEL.join(" "))).collect()
 }
 
-/// Somebody else's machine has other folders, and perhaps other registries.
+/// Another machine has other folders, and perhaps other registries.
 fn machines(path: &str, text: &str) -> Vec<String> {
     let mut broken = Vec::new();
     for (line, at) in text.lines().zip(1..) {
@@ -307,7 +307,7 @@ fn read(path: &str) -> String {
     String::from_utf8_lossy(&text.unwrap_or_else(|error| panic!("{path}: {error}"))).into_owned()
 }
 
-/// What git knows of: tracked, or new and not ignored.
+/// Files in git's view: tracked, or new and not ignored.
 fn paths() -> Vec<String> {
     let git = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])

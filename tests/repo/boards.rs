@@ -185,7 +185,7 @@ fn every_quantile_is_called_what_it_is() {
 #[test]
 fn every_rate_is_over_the_interval_that_grafana_knows_or_over_a_window_of_an_slo() {
     for (name, board) in boards() {
-        // What comes from the rules has their windows.
+        // Queries of recording rules have the rules' windows.
         for (title, query) in queries(&board).into_iter().filter(|(_, query)| !query.contains("label_replace")) {
             for range in query.split('[').skip(1) {
                 let range = range.split(']').next().unwrap();

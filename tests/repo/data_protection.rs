@@ -21,7 +21,7 @@ fn listed(heading: &str, header: &str) -> BTreeSet<String> {
     names_in(section(heading).split("\n### ").next().unwrap(), header, heading)
 }
 
-/// The same of one subheading.
+/// Names listed below one subheading.
 fn listed_in(heading: &str, below: &str, header: &str) -> BTreeSet<String> {
     let section = section(heading);
     let (_, part) = section.split_once(&format!("\n### {below}\n")).unwrap();

@@ -97,12 +97,12 @@ fn every_alert_is_tested_where_it_fires_and_where_it_must_not() {
 
 // ------------------------------------------------------------------------------------------------------- what is started
 
-/// What `streamgauge ARGUMENTS --check` prints.
+/// Output of `streamgauge ARGUMENTS --check`.
 fn checked(arguments: &[&str], folder: &Path) -> String {
     check(arguments, folder, |_| {})
 }
 
-/// The same with an environment.
+/// Output of `--check` with an environment.
 fn check(arguments: &[&str], folder: &Path, prepare: impl FnOnce(&mut Command)) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
     command.args(arguments).arg("--check").env_clear().current_dir(folder);
@@ -165,7 +165,7 @@ fn configured(overlay: &str, container: &Value) -> String {
     checked(&arguments.iter().map(String::as_str).collect::<Vec<_>>(), folder.path())
 }
 
-/// Whether a selector of labels selects what has them.
+/// True if a selector of labels selects what has them.
 fn selects(selector: &Value, labels: &Value) -> bool {
     selector.as_object().unwrap().iter().all(|(key, value)| labels.get(key) == Some(value))
 }
@@ -350,7 +350,7 @@ fn a_job_sends_every_part_of_one_load_once() {
     assert!(out.ends_with("$(JOB_COMPLETION_INDEX)"), "each part has a folder of its own");
     assert_eq!(container["volumeMounts"][0]["mountPath"], folder);
     assert_eq!(pod["volumes"][0]["persistentVolumeClaim"]["claimName"], claim["metadata"]["name"]);
-    // The program takes all of it, with the time that the policy sets, and then finds nobody to send to.
+    // The program accepts all of it, with the time that the policy sets, and then finds no server.
     let start = "--start-at=$(START_AT)";
     assert!(arguments.contains(&start) && container["env"][0]["name"] == "START_AT");
     let kept = arguments.iter().filter(|argument| !argument.starts_with("--target=") && **argument != start);
@@ -429,7 +429,7 @@ fn compose_starts_what_exists_and_scrapes_what_listens() {
     let http = collector["receivers"]["otlp"]["protocols"]["http"]["endpoint"].as_str().unwrap();
     assert_eq!(endpoint, format!("http://otel-collector:{}", port(http)));
 
-    // What is mounted is there, and every image is pinned.
+    // Every mounted file exists, and every image is pinned.
     for (name, service) in services.as_object().unwrap() {
         let image = service["image"].as_str().unwrap_or("streamgauge:local");
         assert!(image.contains(':') && !image.ends_with(":latest"), "{name}: {image}");
@@ -497,7 +497,7 @@ fn the_steps_of_the_manual_make_every_file_that_the_unit_needs() {
     for file in [needed, "deploy/systemd/streamgauge.service", "deploy/systemd/streamgauge.socket"] {
         assert!(steps.contains(file), "{file} is missing in\n{steps}");
     }
-    // What the steps write is a configuration.
+    // The steps write a valid configuration.
     let yaml = steps.split("<<'END'\n").nth(1).unwrap().split("END\n").next().unwrap();
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("streamgauge.yaml"), yaml).unwrap();

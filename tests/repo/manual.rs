@@ -1,4 +1,4 @@
-//! The manual: its examples print what it says, and its flags, settings and tables are those of the program.
+//! The manual: its examples print the shown output, and its flags, settings and tables are those of the program.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -118,8 +118,8 @@ fn place() -> tempfile::TempDir {
     folder
 }
 
-/// Whether `text` is what `expected` says; a line `…` there stands for any number of lines, and a line that ends with
-/// `…` for any that begins like it.
+/// True if `text` matches `expected`. There, a line `…` stands for any number of lines, and a line that ends with `…`
+/// for any with its beginning.
 fn fits(text: &[&str], expected: &[&str]) -> bool {
     match (expected.split_first(), text.split_first()) {
         (None, None) => true,

@@ -8,7 +8,7 @@ use streamgauge::export::prometheus::name;
 use streamgauge::export::registry::catalog::{Convention, Instrument, InstrumentKind, TABLE, attribute};
 use streamgauge::export::registry::error_type::TERMINATIONS;
 
-/// What begins like a metric and is none.
+/// Words that begin like a metric and are none.
 const NO_METRICS: [&str; 13] = [
     // The name of a recording rule where autoscalers allow no colon.
     "streamgauge_autoscaling_concurrency",
@@ -141,7 +141,7 @@ fn every_instrument_is_on_a_board_or_listed_with_a_reason() {
         boards.map(|path| serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()).collect();
     let panels = boards.iter().flat_map(|board| board["panels"].as_array().unwrap());
     let targets = panels.filter_map(|panel| panel["targets"].as_array()).flatten();
-    // What only the rules read is not shown.
+    // Metrics of the rules alone have no panel.
     let queries =
         targets.map(|target| target["expr"].as_str().unwrap()).filter(|query| !query.contains("label_replace"));
     let queries: Vec<&str> = queries.collect();

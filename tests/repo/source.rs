@@ -44,7 +44,7 @@ impl Source {
         (0..(self.tokens.len() + 1).saturating_sub(wanted.len())).filter(stands).map(|at| self.tokens[at].line)
     }
 
-    /// What stands between the quotes of every string, with its line.
+    /// The text between the quotes of every string, with its line.
     pub(crate) fn strings(&self) -> impl Iterator<Item = (&str, usize)> {
         self.tokens.iter().filter_map(|token| {
             let literal = token.text.trim_start_matches(['b', 'r', 'c']).trim_matches('#');

@@ -1,4 +1,4 @@
-//! What bounds the latencies: records whose cause is known, from the simulated engine and by hand.
+//! Bounds of the latencies: records whose cause is known, from the simulated engine and by hand.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -86,7 +86,7 @@ fn four() -> Vec<TraceEntry> {
     let mut second = row(1_000, 1_000, (100, 104), (10, 8), &[1, 2, 4]);
     second.prompt.cached = Some(32);
     (second.think, second.wanted.think) = (Some(510 * MS), Some(500 * MS));
-    // Its client left a token late; nobody counted its prompt.
+    // Its client left a token late; its prompt has no count.
     let mut left = row(1_500, 2_100, (50, 77), (0, 6), &[1]);
     (left.outcome, left.ending, left.abort_tokens) = (Some(Outcome::Cancelled), Some(Ending::DownstreamGone), Some(6));
     (left.prompt.source, left.wanted.output_tokens, left.wanted.abort_tokens) = (None, None, Some(5));
@@ -136,7 +136,7 @@ fn every_figure_is_that_of_the_plan_and_the_records() {
     // (7, 7), (10, 8), (4, 4): the one that left was never to end.
     near(&fidelity["osl"]["mean_error"], -2.0 * third);
     near(&fidelity["osl"]["ks"], third);
-    // Blocks 1 and 2 again, and 1 once more, of 310 tokens that were wanted; the server tells of two prompts.
+    // Blocks 1 and 2 again, and 1 once more, of 310 planned tokens; the server reports cached tokens of two prompts.
     let prefix = &fidelity["prefix"];
     assert_eq!((&prefix["blocks"], &prefix["repeated_blocks"]), (&json!(7), &json!(3)));
     near(&prefix["offered_share"], 48.0 / 310.0);

@@ -18,8 +18,8 @@ fn printed(args: &[&str]) -> Value {
     serde_json::from_slice(&done.stdout).unwrap()
 }
 
-/// What breaks the schema, by the keywords that llm-d's schema uses. An unknown keyword is a breach, so that a newer
-/// schema is not half judged.
+/// Breaches of the schema, by the keywords that llm-d's schema uses. An unknown keyword is a breach, so a newer schema
+/// is not half judged.
 fn breaches(schema: &Value, value: &Value, root: &Value, at: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (keyword, rule) in schema.as_object().unwrap() {

@@ -75,8 +75,8 @@ fn theirs(name: &str) -> String {
     text(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/results").join(name))
 }
 
-/// What AIPerf writes of servers that tell of cached tokens, as ours does and its own did not, and of times that were fixed
-/// before.
+/// AIPerf's metrics of servers that report cached tokens, and of a fixed schedule. AIPerf's run in the data has
+/// neither.
 const OF_OTHER_RUNS: [(&str, &str); 7] = [
     ("usage_prompt_cache_read_tokens", "tokens"),
     ("total_usage_prompt_cache_read_tokens", "tokens"),

@@ -51,7 +51,7 @@ fn requests(format: PeerFormat, content: &str) -> Result<Vec<PeerRequest>, Strin
     }
 }
 
-/// What the program prints for these arguments: (exit code, stdout, stderr).
+/// The program's result for these arguments: (exit code, stdout, stderr).
 fn streamgauge(args: &[&str]) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
     let done = command.args(args).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();

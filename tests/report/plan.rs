@@ -91,7 +91,7 @@ fn capacity_is_the_highest_level_that_holds_below_the_first_that_misses() {
     (unsure[1].verdict, unsure[2].verdict) = (LevelVerdict::HeldUnsure, LevelVerdict::MissedUnsure);
     let capacity = ReplicaCapacity::of(&unsure).unwrap();
     assert_eq!((capacity.rate, capacity.low, capacity.high), (10.0, Some(5.0), Some(25.0)));
-    // A saturated server that answers less than it held tells only of its own rate.
+    // A saturated server that answers less than it held limits only its own rate.
     (unsure[3].throughput, unsure[2].verdict) = (8.0, LevelVerdict::Saturated);
     (unsure[2].throughput, unsure[2].rate) = (9.0, 20.0);
     assert_eq!(ReplicaCapacity::of(&unsure).unwrap().high, Some(20.0));
@@ -142,7 +142,7 @@ fn misses_between_levels_are_on_a_straight_line_and_a_saturated_level_stands_at_
     // 600 requests at 10/s on one replica, 1,800 at 30/s on two: 15/s each.
     let arrivals = minutes(&[10.0, 30.0]);
     near(missed_requests(&arrivals, &[1, 2], &curve, 0, 1.0), 600.0 * 0.05 + 1_800.0 * 0.15);
-    // Of the first nobody is left.
+    // The first window has no replica left.
     near(missed_requests(&arrivals, &[1, 2], &curve, 1, 1.0), 600.0 + 1_800.0);
     near(missed_requests(&arrivals, &[1, 2], &curve, 0, 1.5), 900.0 * 0.15 + 2_700.0 * 0.625);
     let mut gaps_only = levels();

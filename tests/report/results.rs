@@ -307,7 +307,7 @@ fn json_of_all(path: &Path) -> Value {
     serde_json::from_str(&streamgauge(&[path], &["--json"]).stdout).unwrap()
 }
 
-/// What a report warns of.
+/// Ids of a report's warnings.
 fn warned(rows: &[TraceEntry], told: &Value) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let path = run(&folder.path().join("run"), rows, 0, told);

@@ -244,7 +244,7 @@ fn a_reply_of_one_token_has_no_time_between_tokens_and_one_of_one_event_has_one_
     for tool in [Definitions::Aiperf, Definitions::Vllm, Definitions::Sglang, Definitions::Guidellm] {
         let one = &figures(tool, [reply(1, 1)], None)["metrics"];
         assert!(one.get("itl").is_none() && one["ttft"]["avg"] == 100.0, "{tool:?}: {one}");
-        // What counts per token of a request, where gaps do not.
+        // This metric is per token of a request, not per gap.
         let (several, metric) = (
             &figures(tool, [reply(7, 1)], None)["metrics"],
             if tool == Definitions::Vllm || tool == Definitions::Sglang { "tpot" } else { "itl" },

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write as _};
 
 /// 918 rows, of 227,975 bytes.
 const ROWS: &str = include_str!("../data/traces/mooncake/conversation_first300s.jsonl");
-/// What one round takes, in milliseconds.
+/// Length of one round, in milliseconds.
 const ROUND: u64 = 300_000;
 /// Ids of one round are below this. 0 is everybody's: the system prompt.
 const IDS: u64 = 1 << 15;

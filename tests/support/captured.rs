@@ -71,7 +71,7 @@ pub struct RunningProxy {
     pub child: Child,
     pub listen: SocketAddr,
     pub admin: SocketAddr,
-    /// What it has logged. While this is held nobody reads more of it.
+    /// The log so far. While a test holds the lock, the reader waits.
     pub log: Arc<Mutex<String>>,
     reader: Option<JoinHandle<()>>,
 }
@@ -140,7 +140,7 @@ impl RunningProxy {
         Client::connect(self.listen)
     }
 
-    /// What it has logged.
+    /// The log so far.
     pub fn log(&self) -> String {
         self.log.lock().unwrap().clone()
     }
@@ -155,7 +155,7 @@ impl RunningProxy {
         self.ended();
     }
 
-    /// Waits until it has ended well; what it has said is whole then.
+    /// Waits until it has ended with status 0; its log is then complete.
     pub fn ended(&mut self) {
         assert_eq!(self.child.wait().unwrap().code(), Some(0));
         if let Some(reader) = self.reader.take() {
@@ -191,7 +191,7 @@ pub fn small_disk(folder: &Path, size: &str) -> Option<Vec<String>> {
     may.is_ok_and(|done| done.status.success()).then(|| words.collect())
 }
 
-/// The records of the capture that a page of metrics tells of, by their reason.
+/// The capture's records on a page of metrics, by their reason.
 pub fn counted(metrics: &str, reason: &str) -> u64 {
     let of_reason = |line: &&str| {
         line.starts_with("streamgauge_capture_records_total") && line.contains(&format!("reason=\"{reason}\""))

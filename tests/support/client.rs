@@ -26,7 +26,7 @@ pub struct Response {
     pub body: Vec<u8>,
     /// The trailers of a chunked body, as (name, value).
     pub trailers: Vec<(String, String)>,
-    /// The body did not end as its framing says.
+    /// The body was incomplete by its framing.
     pub truncated: bool,
     /// It ended with a reset.
     pub reset: bool,

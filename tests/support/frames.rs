@@ -20,7 +20,7 @@ pub const END_STREAM: u8 = 1;
 pub const ACK: u8 = 1;
 pub const END_HEADERS: u8 = 4;
 
-/// What a client's side of a connection begins with.
+/// The client's connection preface.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The head of `GET http://a/`, in HPACK without tables of our own.
@@ -42,7 +42,7 @@ pub struct Frame {
 }
 
 impl Frames {
-    /// A connection that has said that it speaks HTTP/2.
+    /// A connection that has sent the preface.
     pub fn connect(addr: SocketAddr) -> Self {
         let mut frames = Self { stream: TcpStream::connect(addr).unwrap(), seen: Vec::new() };
         frames.stream.set_nodelay(true).unwrap();

@@ -120,14 +120,14 @@ where
     Response::from_parts(parts, Either::Left(body))
 }
 
-/// What a client of ours got.
+/// A client's view of a response.
 #[derive(Debug)]
 pub struct Reply {
     pub status: u16,
     pub headers: HeaderMap,
     pub body: Bytes,
     pub trailers: Option<HeaderMap>,
-    /// Nothing came after the head, and the head said so.
+    /// The head ended the stream.
     pub ended_with_head: bool,
     /// The stream was reset.
     pub broken: bool,

@@ -8,7 +8,7 @@ use super::captured::{HEAD, event};
 use super::client::{Client, Response, chat};
 use super::upstream::Conn;
 
-/// What every secret contains.
+/// The mark in every secret.
 const SECRET: &str = "canary7f3a";
 
 const FIELDS: &str = concat!(
@@ -133,7 +133,7 @@ pub fn exchange_secrets(proxy: SocketAddr, http2: impl FnOnce(&str, (&str, &str)
         "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\ncanary7f3a\r\n",
         "CONNECT canary7f3a:80 HTTP/1.1\r\nHost: canary7f3a:80\r\n\r\n",
         "canary7f3a nonsense\r\n\r\n",
-        // What the server sends for these is no HTTP.
+        // The server's bytes for these are no HTTP.
         "GET /no-http?key=canary7f3a HTTP/1.1\r\nHost: a\r\n\r\n",
         "GET /no-status?key=canary7f3a HTTP/1.1\r\nHost: a\r\n\r\n",
         "GET /bad-field HTTP/1.1\r\nHost: a\r\n\r\n",

@@ -9,7 +9,7 @@ use streamgauge::proxy::Proxy;
 
 use super::client::Client;
 
-/// See the module. Stops when it is dropped.
+/// A proxy in this process. Stops when it is dropped.
 pub struct TestProxy {
     proxy: Option<Proxy>,
     config: ProxyConfig,
@@ -60,7 +60,7 @@ impl TestProxy {
         assert!(restart.is_empty(), "{restart:?}");
     }
 
-    /// Whether it says that it is ready, and what it says.
+    /// True if `/readyz` answers 200, and its text.
     pub fn ready(&self) -> (bool, String) {
         let response = Client::connect(self.admin).send("GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n").response();
         (response.status() == 200, response.text())
@@ -77,7 +77,7 @@ impl TestProxy {
         proxy.is_drained()
     }
 
-    /// What it was started with.
+    /// The configuration at its start.
     pub fn config(&self) -> &ProxyConfig {
         &self.config
     }

@@ -21,7 +21,7 @@ use streamgauge::trace_file::reader::TraceReader;
 use streamgauge::trace_file::row::{PromptShape, TraceEntry, TraceHeader};
 use tokio::sync::Semaphore;
 
-/// What differs from run to run.
+/// Settings that differ from run to run.
 #[derive(Clone, Default)]
 pub struct Settings {
     pub arrivals: LoopMode,

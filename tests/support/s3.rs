@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::upstream::{Conn, Upstream, field};
 
-/// What happens to one put.
+/// Fault of one put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum S3Fault {
     /// It is answered with this status and code; nothing is stored.

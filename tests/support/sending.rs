@@ -81,7 +81,7 @@ pub fn recording_upstream() -> (Upstream, impl Fn() -> Vec<Vec<u8>>) {
     let log = Arc::clone(&bodies);
     let upstream = Upstream::start(move |mut conn| {
         while let Some(request) = conn.request() {
-            // What it says of itself is asked for without one.
+            // A request about the server itself has no body.
             log.lock().unwrap().extend(Some(request.body).filter(|body| !body.is_empty()));
             let body = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\n\
                         data: [DONE]\n\n";

@@ -10,7 +10,7 @@ use socket2::SockRef;
 
 use super::PATIENCE;
 
-/// See the module.
+/// A scripted server. Each connection runs the script on a thread of its own.
 pub struct Upstream {
     pub addr: SocketAddr,
     connections: Arc<AtomicUsize>,

@@ -87,7 +87,7 @@ fn the_whole_conversation_hour_has_the_figures_that_are_known() {
     );
 }
 
-/// What caches would have of these rows.
+/// Cache hits that caches would have had of these rows.
 fn reuse(header: &TraceHeader, rows: &[TraceEntry]) -> info::PrefixCacheStats {
     let mut pass = info::InfoCollector::new(header, None);
     rows.iter().for_each(|row| pass.add(row));
@@ -480,7 +480,7 @@ fn what_a_format_can_write_it_reads_again_with_times_lengths_and_prefixes() {
 fn written_files_are_detected_as_their_format() {
     for format in FORMATS.iter().filter(|format| format.read.is_some() && format.write.is_some()) {
         let file = tempfile::NamedTempFile::new().unwrap();
-        // A recording is of answers, a format of blocks tells others apart by them, and all have a model.
+        // A recording needs answers, a format of blocks needs distinct ones, and every row has a model.
         let mut trace = open(&data("mooncake/conversation_first60s.jsonl")).1;
         trace.entries = Box::new(trace.entries.take(9).map(|row| {
             let mut row = row?;
@@ -533,7 +533,7 @@ fn sessions_of_weka_have_the_fields_that_its_readers_know_and_ids_of_their_own()
     assert_eq!(kinds, [("s", true), ("n", false), ("n", false), ("s", true), ("n", false)]);
 }
 
-/// The lines that a format makes of rows, and what is said of it.
+/// A format's lines for these rows, and its notes.
 fn lines(format: &str, header: TraceHeader, rows: Vec<TraceEntry>) -> (Vec<Value>, Vec<String>) {
     let rows: Vec<_> = rows.into_iter().map(Ok).collect();
     let mut trace = Trace { header, entries: Box::new(rows.into_iter()), losses: ConversionLosses::default() };
@@ -577,7 +577,7 @@ fn every_request_for_dynamo_has_a_length_an_id_for_each_block_and_a_session_if_o
         (row.prompt.tokens, row.prompt.blocks) = (Some(tokens), blocks.to_vec());
         row
     };
-    // One shorter than a block, and one that nobody cut and nobody answered.
+    // One shorter than a block, and one without blocks or an answer.
     let rows = || vec![row(Some("a"), 33, &[5, 6]), row(None, 9, &[]), row(None, 2_000, &[])];
     let (requests, notes) = lines("dynamo", header(), rows());
     for row in &requests {
@@ -611,7 +611,7 @@ fn a_request_without_a_token_gets_its_max_tokens_or_is_omitted() {
             row(Some(0), Some(80), None),
             row(None, None, cancelled),
             row(Some(0), None, None),
-            // Nobody knows how it ended.
+            // Its end is unknown.
             row(None, None, None),
         ]
     };

@@ -80,7 +80,7 @@ fn through(format: &TraceFormat, trace: &mut Trace) -> Trace {
     format::convert(trace, format, output::create(&path).unwrap()).unwrap();
     let bytes = std::fs::read(&path).unwrap();
     let source = InputSource::Stream(InputStream::new("trace", Box::new(Cursor::new(bytes))).unwrap());
-    // Rows of these do not say how large a block is: their readers are told.
+    // Rows of these formats have no block size, so their readers get it.
     let told = ["timed_trace", "ragpulse"].contains(&format.name);
     let block_size = trace.header.blocks.as_ref().filter(|_| told).map(|blocks| blocks.size);
     (format.read.unwrap())(source, &ReadOptions { block_size, ..ReadOptions::default() }).unwrap()
@@ -94,7 +94,7 @@ fn shared(rows: &[TraceEntry]) -> Vec<Vec<usize>> {
     rows.iter().enumerate().map(|(at, row)| rows[..at].iter().map(|before| common(row, before)).collect()).collect()
 }
 
-/// What a row is but for its time and its names.
+/// A row without its time and its names.
 fn shape(row: &TraceEntry) -> (Option<u64>, Option<u64>, usize) {
     (prompt_tokens(row), row.output_tokens, row.prompt.blocks.len())
 }
@@ -127,7 +127,7 @@ fn by_session(rows: &[TraceEntry]) -> Vec<Vec<TraceEntry>> {
     sessions
 }
 
-/// The same with an answer that came at some time, one or two tokens at once.
+/// These rows with answers that came at some time, one or two tokens at once.
 fn answered(mut rows: Vec<TraceEntry>, mut seed: u64) -> Vec<TraceEntry> {
     let mut next = |below: u64| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -233,7 +233,7 @@ proptest! {
     #[test]
     fn sessions_of_weka_keep_their_turns_lengths_times_and_prefixes(rows in rows()) {
         let mut sessions = by_session(&rows);
-        // What is of no session is written at once.
+        // A row without a session is written at once.
         sessions.sort_by_key(|rows| rows[0].session.is_some());
         let together = sessions.concat();
         let back = read(through(format::by_name("weka").unwrap(), &mut trace(&together)));
@@ -267,7 +267,7 @@ proptest! {
         let mut said: BTreeMap<Option<String>, u64> = BTreeMap::new();
         for (row, back) in rows.iter().zip(&back) {
             prop_assert_eq!((back.at, back.output_tokens), (row.at, row.output_tokens));
-            // Everything said in a session before, and what is new, is the prompt.
+            // The prompt is the session's history and the new text.
             let before = back.turn.filter(|turn| *turn > 0 && row.session.is_some()).map_or(0, |_| said[&back.session]);
             let whole = before + prompt_tokens(back).unwrap();
             prop_assert_eq!(Some(whole), row.prompt.tokens);
@@ -329,7 +329,7 @@ proptest! {
         };
         let all = count(&rows);
         prop_assert!(count(&kept).iter().all(|(session, turns)| all[session] == *turns));
-        // What is kept is as it was, in its order.
+        // The selected rows are unchanged and in order.
         let mut left = rows.iter();
         prop_assert!(kept.iter().all(|row| left.any(|before| before == row)));
     }

@@ -30,7 +30,7 @@ fn file(folder: &TempDir, name: &str, times: impl Iterator<Item = String>, block
     path.to_str().unwrap().to_owned()
 }
 
-/// What `trace info` takes a file for, its span in seconds, its warnings, and what it says.
+/// Result of `trace info` for a file: its span in seconds, its warnings, and its notes.
 fn info(path: &str) -> (f64, Vec<String>, String) {
     let done = streamgauge(&["trace", "info", path, "--json"]);
     let told: Value = serde_json::from_slice(&done.stdout).unwrap_or_else(|_| panic!("{}", stderr(&done)));

@@ -184,7 +184,7 @@ fn every_warning_about_a_trace_has_its_count_and_a_remedy() {
         let (first, second) = doubt.split_once("\n  advice: ").unwrap();
         assert!(first.contains(sentence) && second.starts_with(advice), "{doubt}");
     }
-    // What is reckoned is reckoned with the size that fits: 64 of 164 tokens, and not all of the first of two blocks of 512.
+    // Computed with the matching block size: 64 of 164 tokens, and not all of the first of two blocks of 512.
     let path = written(&folder, "t.jsonl", &[of_512, in_ours(0, 64, 1), in_ours(1, 100, 2)]);
     let told: Value = serde_json::from_slice(&trace(&["info", &path, "--json"]).stdout).unwrap();
     assert_eq!((&told["reuse"][0]["token_share"], &told["fitting_block_size"]), (&json!(64.0 / 164.0), &json!(64)));
@@ -560,7 +560,7 @@ fn a_trace_to_give_away_has_other_ids_each_time_and_times_and_lengths_in_steps()
     for row in &first {
         assert_eq!((row.timing.first_token, row.timing.ended), (Some(0), Some(90_000_000)));
     }
-    // As long as the ids say, which are of four tokens.
+    // As long as the number of ids, which are of four tokens.
     let prompts = first.iter().map(|row| (row.prompt.tokens.unwrap(), row.prompt.blocks.len()));
     assert_eq!(prompts.collect::<Vec<_>>(), [(8, 2), (8, 2), (12, 3)]);
     assert_eq!(first.iter().map(|row| row.output_tokens.unwrap()).collect::<Vec<_>>(), [16, 32, 32]);

@@ -19,10 +19,10 @@ use crate::measure::time::Gap;
 
 /// Conversations at a time: three or four requests a second.
 pub(super) const CLIENTS: u64 = 8;
-/// What a client does on average between a reply and its next request.
+/// Mean time between a client's reply and its next request.
 const MEAN_THINK_TIME: Gap = Gap::from_millis(800);
 
-/// The models asked for. They are one server's; what they are used for tells them apart.
+/// The models that clients request. One server has them all; only their use differs.
 pub(super) const MODELS: [&str; 3] = [CHAT, DOCS, CODE];
 const CHAT: &str = "sim-chat";
 const DOCS: &str = "sim-docs";
@@ -39,11 +39,11 @@ struct TrafficClass {
     max_tokens: u32,
     /// The client hangs up in the middle.
     aborts: bool,
-    /// What the server is asked to do wrong.
+    /// Fault that the simulated server injects.
     fault: &'static str,
 }
 
-/// What most requests have.
+/// The class of most requests.
 const DEFAULT_CLASS: TrafficClass =
     TrafficClass { weight: 1, model: CHAT, stream: true, prompt_tokens: 60, max_tokens: 250, aborts: false, fault: "" };
 
@@ -64,7 +64,7 @@ const TRAFFIC_MIX: [TrafficClass; 9] = [
 /// After this time a client that leaves has seen some of the reply.
 const ABORT_DELAY: Gap = Gap::from_millis(500);
 
-/// Clients that ask until told otherwise. Dropping it hangs up on all of them.
+/// Clients that send requests until they are stopped. Dropping it closes their connections.
 pub(super) struct DemoClients {
     sending: Arc<AtomicBool>,
     _clients: JoinSet<()>,
@@ -97,12 +97,12 @@ async fn client(number: u64, proxy: SocketAddr, asking: Arc<AtomicBool>) {
         let prompt_tokens = sort.prompt_tokens * random.random_range(50..150) / 100;
         // Four bytes are a token to the simulated server. The beginning is one that no cache of its knows.
         let prompt = format!("{number:03}.{turn:08} {}", "why ".repeat(prompt_tokens));
-        // What goes wrong with a request is for the proxy to tell.
+        // The proxy reports failed requests.
         drop(ask(proxy, sort, &prompt).await);
     }
 }
 
-/// One request over a connection of its own, and its reply, which nobody looks at.
+/// Sends one request over its own connection, and discards the reply.
 async fn ask(proxy: SocketAddr, sort: &TrafficClass, prompt: &str) -> io::Result<()> {
     let mut socket = TcpStream::connect(proxy).await?;
     socket.write_all(sort.request(proxy, prompt).as_bytes()).await?;
@@ -118,7 +118,7 @@ impl TrafficClass {
     /// The bytes of a request.
     fn request(&self, host: SocketAddr, prompt: &str) -> String {
         let mut body = json!({"model": self.model, "stream": self.stream, "max_tokens": self.max_tokens});
-        // Nobody asks for the usage of completions, so that there are estimated counts too.
+        // Completions do not request usage, so that there are estimated counts too.
         let path = if self.model == CODE {
             body["prompt"] = json!(prompt);
             "/v1/completions"

@@ -1,5 +1,5 @@
-//! `streamgauge demo`: what a newcomer runs first. The simulated server, the proxy in front of it, and clients, all in
-//! this process and over real sockets: what is measured is simulated, the measuring is not.
+//! `streamgauge demo`, a first look. A simulated server, the proxy and clients run in this process and use real
+//! sockets. Only the server is simulated; the measurement is real.
 
 mod load;
 mod tui;
@@ -27,7 +27,7 @@ use crate::net::inherited::InheritedSockets;
 use crate::proxy::{Proxy, StartError};
 use crate::sim::{SimOptions, SimServer};
 
-/// What the demo calls a good request. Most are; a long prompt takes longer than this to read.
+/// The SLO of the demo. Most requests meet it; a long prompt's prefill takes longer.
 const SLO_NAME: &str = "interactive";
 const OBJECTIVES: &str = "ttft<=400ms itl.p99<=50ms";
 
@@ -92,7 +92,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let (began, ended) = watch(&proxy, args.length, &load, &mut stop).await;
         let summary = if args.json { tui::json(&ended, &began) } else { tui::summary(&ended, &began) };
         let done = crate::cli::terminal::print(&summary);
-        // Telemetry may wait for a collector; whoever asks again does not.
+        // Telemetry may wait for a collector; a second signal does not.
         tokio::select! {
             _stopped = tokio::task::spawn_blocking(|| proxy.stop()) => {}
             () = stop.wait() => {}
@@ -111,18 +111,18 @@ fn load(args: &Args, upstream: SocketAddr) -> anyhow::Result<LoadedConfig> {
         engine_metrics: Some(format!("http://{upstream}/metrics")),
         listen: args.listen.clone(),
         admin: args.admin.clone(),
-        // Nobody's traffic: whoever reaches the port sees simulated requests.
+        // The port needs no protection: it shows only simulated requests.
         admin_insecure: Some(true),
         workers: Some(1),
         slos: vec![format!("{SLO_NAME}: {OBJECTIVES}")],
-        // Whatever shows these metrics says that they are not of a real server.
+        // The metrics' consumers can show that the server is not real.
         provider: Some("simulated".to_owned()),
         ..RawSettings::default()
     };
     Ok(ConfigSource::new(settings, None, otel()).load()?)
 }
 
-/// The proxy, on its usual ports or, where nobody asked for them and they are taken, on free ones.
+/// Starts the proxy on its usual ports; a taken port that the user did not choose is replaced by a free one.
 fn start_proxy(args: &Args, loaded: LoadedConfig, logging: &LogHandle) -> anyhow::Result<Proxy> {
     let mut config = loaded.config;
     loop {
@@ -150,7 +150,7 @@ fn otel() -> impl Iterator<Item = (String, String)> {
     all.filter(|(name, _)| name.starts_with("OTEL_"))
 }
 
-/// Shows the figures until time is up or somebody asks to stop, and lets open requests end. The first and the last
+/// Shows the figures until the time is up or a signal arrives, then lets open requests end. The first and the last
 /// counts.
 async fn watch(
     proxy: &Proxy,
@@ -197,7 +197,7 @@ async fn watch(
     (began, proxy.snapshot())
 }
 
-/// What this is and what can be tried.
+/// Introduction on the screen: the demo's parts and commands to try.
 fn intro_text(proxy: &Proxy, server: SocketAddr, length: Option<Gap>) -> String {
     let (listen, admin, chat) = (proxy.listen_addr(), proxy.admin_addr(), MODELS[0]);
     let end =

@@ -1,4 +1,4 @@
-//! What the demo shows: a table in place on a terminal, a line at a time elsewhere, and the summary.
+//! The demo's screen: a table in place on a terminal, a line at a time elsewhere, and the summary.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -126,7 +126,7 @@ fn table(now: &LiveSnapshot, then: &LiveSnapshot, began: &LiveSnapshot, colourfu
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// What is told of a model.
+/// Labels of a model's rows.
 const ROW_LABELS: [&str; 10] = [
     "requests",
     "in flight",

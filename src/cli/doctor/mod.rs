@@ -79,7 +79,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(if is_problem { ExitCode::FAILURE } else { printed })
 }
 
-/// What `proxy --check` would say.
+/// Findings of `proxy --check`.
 fn configuration(loaded: &LoadedConfig) -> Vec<Finding> {
     const CHECK: &str = "configuration";
     let warning = |warning: &String| Finding::warning(CHECK, warning.clone(), "correct the setting that it names");

@@ -129,7 +129,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     crate::cli::terminal::print(&answer)
 }
 
-/// What the answer for people is made of.
+/// Parts of the answer for people.
 struct InspectedReply<'a> {
     inspection: &'a Inspection,
     events: &'a [InspectedEvent],
@@ -147,7 +147,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A request's body. What is no JSON would tell nothing, and nobody would know.
+/// Reads a request's body. Invalid JSON is an error, because the inspection would silently ignore it.
 fn request(path: &Path) -> anyhow::Result<Vec<u8>> {
     let body = read(path)?;
     let json = serde_json::from_slice::<IgnoredAny>(&body);
@@ -166,7 +166,7 @@ fn reads<'a>(body: &'a [u8], segments: &[usize]) -> anyhow::Result<Vec<&'a [u8]>
     Ok(segments.iter().filter_map(|bytes| rest.split_off(..*bytes)).collect())
 }
 
-/// What a body is by its file's name, its first bytes or its dialect, and by which of them.
+/// The body's kind, and its evidence: the file's name, the first bytes or the dialect.
 fn guess(path: &Path, body: &[u8], dialect: Option<&'static Dialect>) -> (&'static str, &'static str) {
     const STREAM: &str = "text/event-stream";
     const LINES: &str = "application/x-ndjson";

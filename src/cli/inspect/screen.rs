@@ -6,7 +6,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 
 use crate::report::ascii_plot::is_unprintable;
 
-/// What is written on.
+/// Width and colour support of stdout.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InspectScreen {
     /// Columns; `None` where lines may be of any length.
@@ -42,8 +42,8 @@ pub(super) fn lines(mut table: Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-/// A text in which everything that is not printed as itself (controls, marks that turn the direction of writing,
-/// characters without width) is escaped as in JSON.
+/// Escapes, as in JSON, characters that are not printed as themselves: controls, direction marks, characters without
+/// width.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

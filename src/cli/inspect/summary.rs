@@ -105,7 +105,7 @@ fn tokens(inspection: &Inspection) -> [(&'static str, String); 3] {
     ]
 }
 
-/// Who counted the output tokens.
+/// The counter of the output tokens.
 fn counter_name(source: &str) -> String {
     match source {
         "cumulative" => "the server's running counter".to_owned(),
@@ -156,7 +156,7 @@ fn complete(reply: &InspectedReply<'_>) -> &'static str {
     }
 }
 
-/// Whether a stream that usually ends with `[DONE]` does not.
+/// True if a stream that usually ends with `[DONE]` does not.
 fn lacks_done(reply: &InspectedReply<'_>) -> bool {
     let usual = matches!(reply.inspection.dialect, Some("openai.chat" | "openai.completions"));
     usual && !reply.events.is_empty() && !reply.events.iter().any(|seen| seen.done)

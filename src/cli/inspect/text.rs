@@ -1,6 +1,6 @@
 //! The answer of `inspect` for people: a timeline of events and a summary.
 //!
-//! Everything a server wrote is escaped, so that no stream can drive the terminal; colour only repeats what words say.
+//! Everything a server wrote is escaped, so that no stream can drive the terminal; colour only repeats the words.
 
 use comfy_table::{Attribute, Cell, ColumnConstraint, Row, Width};
 
@@ -12,16 +12,16 @@ use crate::measure::time::Stamp;
 
 /// Longest part of an event that is shown, in characters: no screen is wider.
 const MAX_EVENT_CHARS: usize = 400;
-/// The same where nobody says how wide the screen is.
+/// Characters of an event where the width of the screen is unknown.
 const MAX_EVENT_CHARS_UNKNOWN_WIDTH: usize = 100;
-/// Of what is the same as in the event before, this much is kept, in characters, to tell where one is.
+/// Characters kept of the text in common with the event before, as context.
 const CONTEXT_CHARS: usize = 16;
-/// The same where little room is left beside times.
+/// Characters of context where times leave little room.
 const NARROW_CONTEXT_CHARS: usize = 6;
 /// Screens below this many columns have little room.
 const NARROW_COLUMNS: u16 = 100;
-/// Columns that the meaning of an event may take, and the share of the screen between them: all marks and a word fit in
-/// a line, and what does not goes on in the next.
+/// Least and most columns of an event's meaning; the share of the screen lies between them. All marks and a word fit in
+/// a line; the rest wraps.
 const MEANING_COLUMNS: (u16, u16) = (38, 64);
 const MEANING_SHARE: (u16, u16) = (2, 5);
 
@@ -92,7 +92,7 @@ fn timeline(reply: &InspectedReply<'_>, screen: &InspectScreen) -> String {
     lines(table)
 }
 
-/// What is first with this event.
+/// Marks of properties that first occur with this event.
 fn marks(inspection: &Inspection, at: u64) -> String {
     let firsts = [
         ("token", inspection.first_token_event),
@@ -105,7 +105,7 @@ fn marks(inspection: &Inspection, at: u64) -> String {
 
 fn meaning(seen: &InspectedEvent) -> String {
     let mut meanings = seen.meanings.clone();
-    // What marks are about comes first.
+    // The subjects of marks come first.
     meanings.sort_by_key(|meaning| seen.proof.as_ref() != Some(meaning));
     meanings.extend(unused_field_note(seen).map(str::to_owned));
     if meanings.is_empty() {
@@ -115,7 +115,7 @@ fn meaning(seen: &InspectedEvent) -> String {
     escape(&meanings.join(", ").chars().take(MAX_EVENT_CHARS).collect::<String>())
 }
 
-/// What it holds that means nothing to us, and where a reader might have thought otherwise.
+/// Note about fields without a meaning to this program, and about fields that a reader may misread.
 fn unused_field_note(seen: &InspectedEvent) -> Option<&'static str> {
     let has = |what| seen.facts.has(what);
     if has(FieldKind::ZeroUsage) {

@@ -1,8 +1,7 @@
 //! Logs of this process: text or JSON lines on stderr, and records for an OTLP collector.
 //!
-//! What we log is ours to answer for. Libraries are held at warnings whatever the level, because their debug lines
-//! show headers, and headers hold credentials. Their lines are not exported: what they say about an export would be
-//! exported in turn.
+//! Libraries log warnings at most, whatever the level, because their debug lines show headers, and headers hold
+//! credentials. Their lines are not exported: an export's own lines would be exported in turn.
 
 mod stderr_writer;
 

@@ -1,8 +1,8 @@
 //! Lines on their way to stderr, which a thread of its own writes.
 //!
-//! Whoever reads stderr may stop to: a pager, a terminal that was paused, a log driver whose disk is full. The threads
-//! that log accept connections, count and forward, and none of them waits for that reader. What he has not taken is kept
-//! up to a bound, and beyond it lost and counted.
+//! The reader of stderr may stop: a pager, a paused terminal, a log driver with a full disk. The threads that log
+//! accept connections, count and forward, and none of them waits for that reader. Unread lines are kept up to a bound;
+//! beyond it they are lost and counted.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,10 +10,10 @@ use std::thread;
 
 use crate::measure::time::Gap;
 
-/// Bytes that are kept for a reader who does not read: more than ten thousand lines of the access log.
+/// Bytes kept for a reader that has stopped: more than ten thousand lines of the access log.
 const MAX_BUFFERED_BYTES: usize = 4 * 1024 * 1024;
 
-/// See the module.
+/// Buffers lines for a thread that writes them, so that logging never blocks.
 #[derive(Debug, Default)]
 pub(super) struct StderrWriter {
     buffer: Mutex<StderrBuffer>,
@@ -25,7 +25,7 @@ struct StderrBuffer {
     text: Vec<u8>,
     /// Lines for which there was no room.
     lost: u64,
-    /// What was taken last is not written yet.
+    /// True while the last taken bytes are not written yet.
     writing: bool,
 }
 
@@ -42,7 +42,7 @@ impl StderrWriter {
     fn write_loop(&self, stderr: &mut impl Write) -> ! {
         loop {
             let (text, lost) = self.take_pending();
-            // A log that cannot be written has nobody who could be told.
+            // A log that cannot be written has no other output.
             _ = stderr.write_all(&text).is_ok();
             if lost > 0 {
                 tracing::warn!(lost, "lines of the log were lost: stderr did not take them");
@@ -50,7 +50,7 @@ impl StderrWriter {
         }
     }
 
-    /// What is to be written now, and how many lines after it are lost.
+    /// Takes the bytes to write, and the number of lost lines after them.
     fn take_pending(&self) -> (Vec<u8>, u64) {
         let mut kept = self.lock();
         kept.writing = false;

@@ -25,8 +25,8 @@ use crate::twin::response::TwinOutcome;
 use crate::twin::router::Router;
 use crate::twin::simulation::Simulation;
 
-/// Batches per replica that may be in flight before further requests are turned away: a queue of three batches waits as
-/// long as three whole responses, and what a window leaves behind stays short.
+/// Batches per replica that may be in flight before further requests are turned away. A queue of three batches waits
+/// three whole responses, so a window's backlog stays short.
 const MAX_BATCHES: u32 = 4;
 /// Passes that add replicas after windows that leave too much behind.
 const MAX_PASSES: u32 = 16;

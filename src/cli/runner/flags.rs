@@ -279,7 +279,7 @@ impl RunnerArgs {
         self.server_metrics.iter().map(page).collect()
     }
 
-    /// The listener of the live page, and who may read it.
+    /// The listener of the live page, and its access rules.
     pub(super) fn admin_port(&self) -> Result<Option<(TcpListener, AdminAccess)>, String> {
         let Some(address) = self.admin else { return Ok(None) };
         let (token_file, insecure) = (self.admin_token_file.clone(), self.admin_insecure);

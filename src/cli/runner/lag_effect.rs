@@ -1,8 +1,7 @@
-//! What late sends did to the latencies of a run. Pure.
+//! Effect of late sends on the latencies of a run. Pure.
 //!
-//! A latency counts from the planned moment. Its percentiles minus those from the real send time are what lag added to
-//! them. So one late request of 37 changes no figure that the run supports: a percentile is judged if at least one whole
-//! request lies beyond it.
+//! A latency counts from the planned moment. Its percentiles minus those from the real send time are the lag's share. A
+//! percentile is judged only if at least one whole request lies beyond it. So one late request of 37 changes no figure.
 
 use std::fmt;
 

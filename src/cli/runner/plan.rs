@@ -191,7 +191,7 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result
     let live_name = wanted.trace.unwrap_or_else(|| "a synthetic load".to_owned());
     let output = match &args.out {
         Some(folder) => {
-            // What a server answers is measured, whatever the requests come from.
+            // Responses are measured whatever the requests come from.
             let made = RunOutput::new(folder, TraceHeader { simulated: false, ..wanted.header });
             Some(made.map_err(|error| usage(format!("cannot write to {}: {error}", folder.display())))?)
         }

@@ -6,7 +6,7 @@ use crate::measure::time::Gap;
 use crate::replay::sender::run::RunProgress;
 use crate::report::SloGoodput;
 
-/// What the run sent, and its figures.
+/// Counts of sent requests, and their figures.
 type Progress = (RunProgress, ProgressFigures);
 
 /// The progress in one line.

@@ -44,7 +44,7 @@ pub(super) fn build_report(
     }
 }
 
-/// What the servers reported, as `report` reads it from the folder.
+/// Reads the server metrics from the folder, as `report` does.
 fn servers(folder: &Path, window: Option<(Stamp, Stamp)>) -> Vec<ServerScrapes> {
     read_servers(folder, window).unwrap_or_else(|error| {
         eprint_line(&format!("note: the report lacks the figures of the servers: {error}"));

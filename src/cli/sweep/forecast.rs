@@ -1,4 +1,4 @@
-//! What a sweep will take, before it begins and while it runs. Pure.
+//! Forecast of a sweep's duration, before it begins and while it runs. Pure.
 
 use crate::measure::slo::criteria::{Criteria, min_requests};
 use crate::measure::time::Gap;

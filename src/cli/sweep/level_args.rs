@@ -9,7 +9,7 @@ use crate::cli::runner::{PreparedRun, SetupError, WorkloadSpec, prepare};
 use crate::cli::{load, replay};
 use crate::report::sweep::file::FlagValues;
 
-/// How long a level of `load` lasts where nobody says.
+/// Duration of a level of `load` without a flag.
 pub(super) const DEFAULT_DURATION: &str = "30s";
 /// Flags that a sweep sets itself, or that apply to a single run.
 const EXCLUDED_FLAGS: [&str; 13] = [

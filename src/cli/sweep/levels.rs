@@ -4,7 +4,7 @@
 const MAX_LEVELS: usize = 1_000;
 const SHAPE: &str = "expected numbers above 0, as in 1,2,4 or 1..64 (doubling) or 10..50+10 (by steps)";
 
-/// What was typed.
+/// The levels as typed.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LevelList {
     /// Ascending, each once.

@@ -20,7 +20,7 @@ const NON_FLAG_KEYS: [&str; 5] = ["name", "hypothesis", "expect", "baseline", "c
 /// Characters of a name, which is a folder's too.
 const MAX_NAME_CHARS: usize = 60;
 
-/// What is said of a key that has a list.
+/// Advice for a key that has a list.
 const ONE_VALUE_HINT: &str = "takes one value; write a row for each";
 
 /// Reads the rows of a file.

@@ -148,7 +148,7 @@ impl Args {
     }
 }
 
-/// Runs what is not done yet, and tells what all came to.
+/// Runs the remaining levels, and prints the result of all.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     crate::cli::descriptors::raise_fd_limit();
     let usage = |said: String| Ok(usage_error(&said));
@@ -192,7 +192,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     print_result(args, &outline, sweeping.file, ended)
 }
 
-/// What the search will take.
+/// Describes the cost of the search.
 fn forecast(args: &Args, outline: &SweepPlan, goals: &Criteria, search: &MaxLoadSearch) -> Vec<String> {
     let first = outline.search_run(search.start, 1, false);
     let by = outline.plan.search.as_ref().map_or(LoadAxis::Rate, |sought| sought.by);
@@ -200,7 +200,7 @@ fn forecast(args: &Args, outline: &SweepPlan, goals: &Criteria, search: &MaxLoad
     SearchForecast { search, goals, by, run_s, requests, sustain_s: args.sustain.as_secs() }.lines()
 }
 
-/// Tells what all runs came to.
+/// Prints the result of all runs.
 fn print_result(args: &Args, outline: &SweepPlan, file: SweepFile, ended: SweepStop) -> anyhow::Result<ExitCode> {
     let (answer, nothing) = (file.answer, file.runs.is_empty());
     let sweep = Sweep::read(&args.out, file, &SweepReportOptions::default().with_default_percentiles())?;

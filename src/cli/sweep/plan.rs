@@ -26,10 +26,10 @@ use crate::trace_file::segment_list::RUN_FILE;
 const MAX_RATE: f64 = 1e6;
 const MAX_SLOTS: f64 = 65_536.0;
 
-/// What is to be done.
+/// The runs of a sweep.
 pub(super) struct SweepPlan {
     pub(super) plan: SweepSpec,
-    /// What is looked for.
+    /// The goals and the search for the highest load that holds them.
     pub(super) goals: Option<(Criteria, MaxLoadSearch)>,
     /// Header lines, which are written nowhere.
     headers: Vec<String>,
@@ -48,7 +48,7 @@ impl SweepPlan {
     /// Reads what was typed.
     ///
     /// # Errors
-    /// What makes no sense, and what to type instead.
+    /// On contradictory flags; the text names the right ones.
     pub(super) fn of(args: &Args) -> Result<Self, String> {
         let mut flags = args.line.0.clone();
         let headers = flags.remove("header").unwrap_or_default();
@@ -139,7 +139,7 @@ impl SweepPlan {
         self.plan.levels.iter().flat_map(of).collect()
     }
 
-    /// Seconds that a run sends for, if its flags say it.
+    /// Seconds that a run sends, if its flags limit the time.
     pub(super) fn run_seconds(&self, run: &RunSpec) -> Option<f64> {
         let flags = self.level_flags(&self.run_entry(run), Path::new(""));
         let first = |flag: &str| flags.get(flag).and_then(|values| values.first());
@@ -151,7 +151,7 @@ impl SweepPlan {
         }
     }
 
-    /// Requests that end a run, if its flags say it.
+    /// Requests that end a run, if its flags limit them.
     pub(super) fn requests(&self, run: &RunSpec) -> Option<u64> {
         self.level_flags(&self.run_entry(run), Path::new("")).get("requests")?.first()?.parse().ok()
     }
@@ -162,7 +162,7 @@ impl SweepPlan {
         RunSpec { level: level(by, load), target: 0, pass, sustained }
     }
 
-    /// What the file says of a run when it is done.
+    /// The sweep file's entry of a completed run.
     pub(super) fn run_entry(&self, wish: &RunSpec) -> SweepRun {
         let RunSpec { level, target, pass, sustained } = wish;
         let two = self.plan.targets.len() > 1;
@@ -190,7 +190,7 @@ impl SweepPlan {
     pub(super) fn level_flags(&self, run: &SweepRun, folder: &Path) -> FlagValues {
         let mut flags = self.plan.flags.clone();
         flags.extend(run.level.flags.clone());
-        // One of them ends a level, and its own says which.
+        // One of these flags ends a level: the level's own replaces the sweep's.
         let ends = ["requests", "duration"].map(|flag| run.level.flags.contains_key(flag));
         match ends {
             [true, false] => _ = flags.remove("duration"),
@@ -234,10 +234,10 @@ impl SweepPlan {
         LevelCommand::read(self.plan.trace.as_deref(), flags).map_err(|error| format!("{}: {error}", level.name))
     }
 
-    /// What is in the folder: a sweep of the same plan, or nothing.
+    /// Loads the folder's sweep if it has the same plan, or creates one.
     ///
     /// # Errors
-    /// When it holds another sweep, or runs of nobody's.
+    /// If it holds another sweep, or runs that belong to no sweep.
     pub(super) fn load_or_create(&self, folder: &Path) -> Result<SweepFile, String> {
         let shown = folder.display();
         let Some(mut file) = SweepFile::read(folder)? else {
@@ -264,7 +264,7 @@ impl SweepPlan {
             ));
         }
         file.runs.retain(|run| folder.join(&run.folder).join(RUN_FILE).is_file());
-        // What made a run not valid may be gone: it is made again, and a search goes on from the last that says something.
+        // An invalid run is repeated, because its cause may be gone. A search resumes from the last conclusive run.
         let is_void = |run: &SweepRun| {
             SourceReader::open(&folder.join(&run.folder)).is_ok_and(|opened| !opened.source.not_valid.is_empty())
         };

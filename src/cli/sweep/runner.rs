@@ -27,7 +27,7 @@ use crate::trace_file::segment_list::RUN_FILE;
 pub(super) enum SweepStop {
     /// All is done.
     Done,
-    /// Somebody asked to stop.
+    /// A signal stopped the sweep.
     Stopped,
     /// A run could not be made; the exit code.
     Failed(u8),
@@ -73,7 +73,7 @@ impl SweepRunner<'_> {
         Ok(SweepStop::Done)
     }
 
-    /// Whether a level of --rates or --concurrencies misses the SLO. The rows of a matrix are no ascending load.
+    /// True if a level of --rates or --concurrencies misses the SLO. The rows of a matrix are no ascending load.
     fn misses(&self, measured: &mut LevelResult) -> bool {
         if self.args.matrix.is_some() || !measured.not_valid().is_empty() {
             return false;
@@ -84,7 +84,7 @@ impl SweepRunner<'_> {
         !seen.is_empty() && is_missed
     }
 
-    /// Waits between two runs; `false` if somebody asked to stop.
+    /// Waits between two runs; `false` if a signal stopped the sweep.
     fn pause(&mut self) -> bool {
         let (clock, pause) = (Clock::Monotonic, self.args.pause);
         let stop = &mut self.stop;
@@ -142,7 +142,7 @@ impl SweepRunner<'_> {
             };
             let seen = measured.goal_results(goals);
             let silent = measured.successes_per_second() == 0.0;
-            // A server that answers nobody, and did at a lower level, is asked for too much.
+            // A server without any response, after a lower level that had some, is overloaded.
             let drowned = silent && answered > 0.0 && level > answered;
             if !drowned && (silent || seen.iter().any(|seen| seen.of == 0.0)) {
                 eprint_line("error: no request can be judged: none was answered in full, or no objective is for them");
@@ -164,7 +164,7 @@ impl SweepRunner<'_> {
         if self.file.runs.iter().any(|done| done.digest == run.digest) {
             return Ok(Ok(read_run(&folder, &[], &self.file.listed_goals())?));
         }
-        // What a run leaves that did not end: this folder is the sweep's own.
+        // Remove the files of an incomplete run: this folder is the sweep's own.
         if folder.exists() {
             fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
         }
@@ -188,7 +188,7 @@ impl SweepRunner<'_> {
     fn send(&mut self, flags: &FlagValues, wish: &RunSpec) -> anyhow::Result<Option<SweepStop>> {
         let typed = self.outline.parse_level(flags, &wish.level).map_err(anyhow::Error::msg)?;
         let (ready, waiting) = oneshot::channel();
-        // Apart, for it may wait long for a server: who is asked to stop leaves it behind.
+        // A separate task, because it may wait long for a server; a signal abandons it.
         let prepare = move || ready.send((typed.prepare(), typed)).is_ok();
         thread::Builder::new().name("prepare".to_owned()).spawn(prepare).context("cannot start a thread")?;
         let waited = self.runtime.block_on(async {

@@ -82,7 +82,7 @@ impl TopRow {
         rows
     }
 
-    /// Whether the instance gave no figures.
+    /// True if the instance gave no figures.
     pub(super) fn is_unreadable(&self) -> bool {
         self.figures.is_none()
     }

@@ -155,7 +155,7 @@ pub(super) fn check_stdin_once(paths: &[impl AsRef<Path>]) -> anyhow::Result<()>
     Ok(())
 }
 
-/// The trace with whole prompts; says so where it had none.
+/// The trace with whole prompts. Prints a note if its later turns had only additions.
 pub(super) fn with_whole_turns(trace: Trace) -> Trace {
     if trace.header.turns == TurnContent::Delta {
         crate::cli::terminal::eprint_line(notes::WHOLE_TURNS_NOTE);
@@ -163,7 +163,7 @@ pub(super) fn with_whole_turns(trace: Trace) -> Trace {
     expand_turns(trace)
 }
 
-/// Opens a trace, and says what it is taken for.
+/// Opens a trace, and prints its detected format.
 pub(super) fn open(path: &Path, named: Option<FormatName>, reading: &TraceReadArgs) -> anyhow::Result<InputTrace> {
     open_between(path, named, reading, None)
 }
@@ -221,14 +221,14 @@ impl TraceOutputArgs {
     }
 }
 
-/// Whether both are one file, by whatever names; `-` is stdin as the first.
+/// True if both are one file, by whatever names; `-` is stdin as the first.
 fn is_same(read: &Path, written: &Path) -> bool {
     let read = if read == Path::new("-") { Path::new("/dev/stdin") } else { read };
     let file = |path| fs::metadata(path).ok().filter(Metadata::is_file).map(|file| (file.dev(), file.ino()));
     file(read).is_some_and(|one| file(written) == Some(one))
 }
 
-/// Writes a trace that is read from these files, and says what was lost.
+/// Writes a trace that is read from these files, and prints the losses.
 fn write_trace(
     trace: Trace,
     format: &'static TraceFormat,
@@ -262,7 +262,7 @@ pub(super) fn write_trace_for(
             notes::print_conversion(&converted, format);
             Ok(ExitCode::SUCCESS)
         }
-        // Whoever closed the pipe has read enough.
+        // The reader that closed the pipe has read enough.
         Err(error) if is_broken_pipe(&error) => Ok(ExitCode::SUCCESS),
         Err(error) if error.is::<WriteError>() => Err(error.context(path.display().to_string())),
         Err(error) => Err(error),

@@ -7,7 +7,7 @@ use crate::report::text::aligned;
 use crate::trace::info::{LengthSummary, PrefixCacheStats, TraceInfo, TraceWindow};
 use crate::trace_file::row::TraceHeader;
 
-/// What is written on.
+/// Width and colour support of stdout.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InfoScreen {
     width: usize,

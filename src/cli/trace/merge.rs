@@ -64,7 +64,7 @@ impl MergeSource<'_> {
         }
     }
 
-    /// Opens the trace; `is_first` says what it is taken for.
+    /// Opens the trace; if `is_first`, prints its detected format.
     fn open(&self, args: &MergeArgs, is_first: bool) -> anyhow::Result<InputTrace> {
         match self {
             Self::Path(path) if is_first => flags::open(path, args.input_format, &args.reading),

@@ -372,7 +372,7 @@ fn scale_trace(args: &ScaleArgs) -> anyhow::Result<ExitCode> {
     let scale = RateScale { factor, offset: args.offset.as_nanos(), seed: args.input.reading.seed };
     let selection = args.selection.selection();
     let trace = scale::scale_selected_rate(scale, &selection, || {
-        // It is said once what the trace is taken for.
+        // The detected format is printed once.
         let input = if format.is_none() { args.input.open() } else { args.input.reopen() }?;
         format.get_or_insert(input.format);
         anyhow::Ok(input.trace)

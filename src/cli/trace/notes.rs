@@ -1,4 +1,4 @@
-//! What is said on stderr: what a trace was taken for, and what was lost.
+//! Notes on stderr: the detected format of a trace, and its losses.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -10,12 +10,12 @@ use crate::trace::format::{ConversionSummary, TraceFormat};
 use crate::trace::scale::RateScale;
 use crate::trace_file::row::{BlockIds, BlockScope, BlockUnit, LastBlock, TraceHeader, TurnContent};
 
-/// What a user calls it.
+/// The user's name of it.
 pub(super) fn display_name(path: &Path) -> Cow<'_, str> {
     if path == Path::new("-") { "stdin".into() } else { path.to_string_lossy() }
 }
 
-/// What a file is taken for, by what, and what its times and ids are.
+/// The detected format and its evidence, and the trace's times and ids.
 pub(in crate::cli) fn format_note(path: &Path, format: &TraceFormat, by: Option<&str>, header: &TraceHeader) -> String {
     let by = by.map(|by| format!(" ({by})")).unwrap_or_default();
     let blocks = describe_blocks(header).map(|blocks| format!("; {blocks}")).unwrap_or_default();
@@ -39,7 +39,7 @@ pub(in crate::cli) fn sample_note(header: &TraceHeader, remedy: impl FnOnce(f64)
     ))
 }
 
-/// What the block ids of a trace are.
+/// Describes the block ids of a trace.
 pub(super) fn describe_blocks(header: &TraceHeader) -> Option<String> {
     let blocks = header.blocks.as_ref()?;
     let unit = match blocks.unit {
@@ -61,12 +61,12 @@ pub(super) fn describe_blocks(header: &TraceHeader) -> Option<String> {
     Some(format!("blocks of {} {unit}, {ids}, {last}{scope}", blocks.size))
 }
 
-/// What the input has and a row cannot hold.
+/// Prints the input's fields that a row cannot hold.
 pub(super) fn print_losses(losses: &ConversionLosses) {
     losses.unconverted_note().iter().for_each(|note| eprint_line(note));
 }
 
-/// What was written, and what the format has no place for.
+/// Prints the number of rows written, and the fields that the format cannot hold.
 pub(super) fn print_conversion(converted: &ConversionSummary, format: &TraceFormat) {
     let lost = converted.losses.summary(&format!("{} has no place for", format.name));
     lost.iter().for_each(|note| eprint_line(note));

@@ -7,7 +7,7 @@ use crate::config::upstream::ServerAddress;
 /// A collector's address.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Whether the scheme is `https`.
+    /// True if the scheme is `https`.
     pub tls: bool,
     /// Name or address, an IPv6 address without brackets.
     pub host: String,

@@ -20,7 +20,7 @@ pub struct ExporterConfig {
     pub headers: ExportHeaders,
     /// Timeout of one request. 10 seconds, as specified.
     pub timeout: Gap,
-    /// Whether requests are compressed. Off by default, as specified.
+    /// True if requests are compressed. Off by default, as specified.
     pub gzip: bool,
     /// Certificates to trust instead of the system's, as PEM.
     pub ca: Option<PathBuf>,
@@ -144,7 +144,7 @@ fn protocol(environment: &mut OtelEnvironment<'_>, names: &[String]) -> Protocol
     given.unwrap_or(Protocol::HttpProtobuf)
 }
 
-/// Whether a signal's exporter list contains OTLP. Other known exporters have no effect: Prometheus can always scrape
+/// True if a signal's exporter list contains OTLP. Other known exporters have no effect: Prometheus can always scrape
 /// the admin address.
 pub(super) fn is_selected(environment: &mut OtelEnvironment<'_>, name: &str) -> bool {
     let Some(list) = environment.text(name) else { return true };

@@ -110,7 +110,7 @@ pub enum HistogramAggregation {
 /// Head sampling: `OTEL_TRACES_SAMPLER` with its argument.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampler {
-    /// Whether a parent's sampling decision applies; `ratio` is then for root spans.
+    /// True if a parent's sampling decision applies; `ratio` is then for root spans.
     pub parent_based: bool,
     /// Share of traces sampled by trace id: 0.0 none, 1.0 all.
     pub ratio: f64,

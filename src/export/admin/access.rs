@@ -1,4 +1,4 @@
-//! Who may use the admin port: client certificates, tokens, and the layer that checks them.
+//! Access to the admin port: client certificates, tokens, and the layer that checks them.
 //!
 //! | role | reads | has it |
 //! |---|---|---|
@@ -9,7 +9,7 @@
 //! Without any of these settings everyone has the full role. A token comes as `Authorization: Bearer TOKEN`, or as the
 //! password of Basic authentication with any user name, because a browser can only ask for that.
 //!
-//! Tokens are compared by their digests, in constant time: the time of a comparison tells nothing about a token.
+//! Tokens are compared by their digests, in constant time: the time of a comparison does not depend on the token.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -43,7 +43,7 @@ const MAX_TOKEN_FILE_BYTES: u64 = 64 << 10;
 /// The realm of both challenges.
 const CHALLENGES: [&str; 2] = ["Bearer realm=\"streamgauge\"", "Basic realm=\"streamgauge\", charset=\"UTF-8\""];
 
-/// What a client may do; each role includes those before it.
+/// Permissions of a client; each role includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum AdminRole {
     Probe,
@@ -139,8 +139,8 @@ impl AdminCredentials {
         let mut given = headers.get_all(AUTHORIZATION).iter();
         let (Some(only), None) = (given.next(), given.next()) else { return None };
         let digest = blake3::hash(&token(only)?);
-        // Every token is compared, so that the time does not tell which one came close; a digest's `==` takes the same
-        // time for all values.
+        // Every token is compared, so the time does not depend on which one matches; a digest's `==` takes constant
+        // time.
         let roles = self.tokens.iter().map(|(known, role)| (*known == digest).then_some(*role));
         roles.fold(None, Option::max)
     }

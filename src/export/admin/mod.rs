@@ -207,7 +207,7 @@ impl AdminServer {
             () = seat.disconnect.notified() => None,
             Ok(_) = left.wait_for(|left| *left) => None,
         };
-        // A client that speaks no TLS, or shows a wrong certificate, has been told so by the handshake.
+        // A failed handshake has already sent the client its alert.
         if let Some(Ok(stream)) = accepted {
             let has_certificate = stream.get_ref().1.peer_certificates().is_some_and(|chain| !chain.is_empty());
             self.serve_stream(stream, has_certificate, seat, left).await;

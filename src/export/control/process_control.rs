@@ -1,4 +1,4 @@
-//! What the owner of the process lets the admin port show and change.
+//! The process settings that the admin port may show and change.
 
 use crate::config::LogLevel;
 

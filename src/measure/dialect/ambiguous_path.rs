@@ -1,4 +1,4 @@
-//! Paths that several servers share; the keys of the request body tell the servers apart.
+//! Paths that several servers share; the keys of the request body identify the server.
 
 use super::{
     AmbiguousPath, Dialect, RequestField, RequestShape, lmdeploy_generate, sglang_generate, tgi_stream, triton_generate,
@@ -57,7 +57,7 @@ pub(in crate::measure) fn field<T: Copy>(table: &[(&str, T)], path: &[u8]) -> Op
     table.iter().find(|(known, _)| known.as_bytes() == path).map(|(_, field)| *field)
 }
 
-/// Whether the table has an entry at `path` or below it.
+/// True if the table has an entry at `path` or below it.
 pub(in crate::measure) fn leads<T>(table: &[(&str, T)], path: &[u8]) -> bool {
     table.iter().any(|(known, _)| {
         known.as_bytes().strip_prefix(path).is_some_and(|rest| matches!(rest, [] | [b'.' | b'[', ..]))

@@ -1,4 +1,4 @@
-//! What an event may mean.
+//! Effects of an event on a stream's statistics.
 
 use super::Dialect;
 use crate::measure::usage::{CountSource, FinishReason, Usage};

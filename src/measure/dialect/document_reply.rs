@@ -212,7 +212,7 @@ fn first_of(of: &mut Option<u32>, element: u32, total: &mut Option<u64>, count: 
     }
 }
 
-/// Whether the usage has a non-zero count: some servers put zeros on every event.
+/// True if the usage has a non-zero count: some servers put zeros on every event.
 pub(super) fn is_report(usage: &Usage) -> bool {
     usage.input.unwrap_or(0) > 0 || usage.output.unwrap_or(0) > 0
 }

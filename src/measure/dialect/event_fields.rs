@@ -92,7 +92,7 @@ impl EventFields {
         facts
     }
 
-    /// Whether the event has this field.
+    /// True if the event has this field.
     pub const fn has(self, what: FieldKind) -> bool {
         self.0 & (1 << what as u32) != 0
     }

@@ -107,7 +107,7 @@ pub struct Dialect {
     pub content_type: &'static str,
     /// The server's name for its final count of output tokens; `inspect` shows it as the source.
     pub final_count: &'static str,
-    /// Whether a request path (without query) has this dialect.
+    /// True if a request path (without query) has this dialect.
     matches: fn(path: &str) -> bool,
     /// Reads the request properties that the path carries: the model, or that the reply is a stream.
     pub(super) path: fn(&mut RequestShape, path: &str),
@@ -156,7 +156,7 @@ const USUAL: Dialect = Dialect {
 };
 
 impl Dialect {
-    /// Whether requests of this dialect have the field.
+    /// True if requests of this dialect have the field.
     pub fn requests(&self, field: &str) -> bool {
         ambiguous_path::field(self.request, field.as_bytes()).is_some()
     }
@@ -227,7 +227,7 @@ pub trait DialectReader: Send {
         None
     }
 
-    /// Whether an event that lacks its end marker at the end of the body is nevertheless complete.
+    /// True if an event that lacks its end marker at the end of the body is nevertheless complete.
     fn is_whole(&self, data: &[u8]) -> bool {
         data.trim_ascii() == b"[DONE]" || serde_json::from_slice::<serde::de::IgnoredAny>(data).is_ok()
     }

@@ -72,7 +72,7 @@ impl<'a> OpenAiChoice<'a> {
         Some(())
     }
 
-    /// Whether the effect of a steady choice is certain: with an empty list of ids, other fields decide.
+    /// True if the effect of a steady choice is certain: with an empty list of ids, other fields decide.
     fn is_sure(&self) -> bool {
         self.ids != Some(0)
     }

@@ -111,7 +111,7 @@ impl ChatDelta {
         Some(delta)
     }
 
-    /// Whether this is an empty content without a role: a token whose text is held back.
+    /// True if this is an empty content without a role: a token whose text is held back.
     fn holds_back(&self) -> bool {
         !self.role && self.content.is_some()
     }

@@ -212,7 +212,7 @@ impl<'a> RequestBody<'a> {
 }
 
 impl Dialect {
-    /// Whether servers of this API store responses that a request can continue from.
+    /// True if servers of this API store responses that a request can continue from.
     pub fn keeps_answers(&self) -> bool {
         self.kept.contains(&GOES_ON_FROM)
     }
@@ -321,7 +321,7 @@ fn only_text<'a>(part: &'a JsonValue<'_>) -> Option<&'a str> {
     if others || !matches!(kind, "text" | "input_text") { None } else { part.get("text")?.as_str() }
 }
 
-/// Whether a list item contains only a cache instruction.
+/// True if a list item contains only a cache instruction.
 fn is_for_cache(item: &JsonValue<'_>) -> bool {
     let Some(object) = item.as_object() else { return false };
     let mut fields = object.last_first();

@@ -42,11 +42,11 @@ pub struct RequestShape {
     pub reasoning_level: Option<&'static str>,
     /// Form of the output that the request asks for: `text` or `json`.
     pub output_type: Option<&'static str>,
-    /// Whether the client asked for the final usage report.
+    /// True if the client asked for the final usage report.
     pub include_usage: bool,
-    /// Whether the client asked for usage on every event, which makes it a running counter.
+    /// True if the client asked for usage on every event, which makes it a running counter.
     pub continuous_usage: bool,
-    /// Whether the answer begins with the prompt.
+    /// True if the answer begins with the prompt.
     pub echo: bool,
     /// Configured host and port of the server.
     pub server: Option<(Arc<str>, u16)>,
@@ -57,7 +57,7 @@ pub struct RequestShape {
 }
 
 impl RequestShape {
-    /// Whether the method can request generation. Other methods list, probe and replay.
+    /// True if the method can request generation. Other methods list, probe and replay.
     pub(in crate::measure) fn may_generate(&self) -> bool {
         matches!(&*self.method, "POST" | "PUT" | "")
     }

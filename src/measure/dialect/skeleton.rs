@@ -127,7 +127,7 @@ impl<M> Skeleton<M> {
         self.meaning = Some(meaning);
     }
 
-    /// Whether `data`, with its values in `spare`, differs from the learned event only in values.
+    /// True if `data`, with its values in `spare`, differs from the learned event only in values.
     fn has_skeleton_of(&self, data: &[u8]) -> bool {
         if self.meaning.is_none() || self.values.len() != self.spare.len() {
             return false;
@@ -172,7 +172,7 @@ impl SkeletonCredit {
     }
 }
 
-/// Whether no object has a duplicate key: the later duplicate would decide, however the earlier one varied.
+/// True if no object has a duplicate key: the later duplicate would decide, however the earlier one varied.
 fn are_keys_unique(data: &[u8]) -> bool {
     fn walk_value(walk: &mut JsonWalker<'_>) -> Option<()> {
         if walk.is_array() {

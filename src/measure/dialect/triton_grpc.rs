@@ -1,7 +1,7 @@
 //! Triton's and KServe's gRPC `ModelStreamInfer`.
 //!
-//! Several requests share one stream and are told apart by their ids; each message is one step of one request. Times
-//! are those of the merged sequence: a gap lies between any two messages, also of different requests.
+//! Several requests share one stream, and each has an id; each message is one step of one request. Times are those of
+//! the merged sequence: a gap lies between any two messages, also of different requests.
 //!
 //! Text is in a string tensor, `text_output` if one has that name. A step with only other tensors is a token without
 //! visible text. A request's last message may have `triton_final_response` and no outputs; it is then no token.
@@ -29,7 +29,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     ..USUAL
 };
 
-/// Requests told apart per stream.
+/// Distinct requests per stream.
 const MAX_REQUESTS: usize = 128;
 
 /// Reads a `ModelInferRequest`.

@@ -12,7 +12,7 @@ pub(super) struct BracketScanner {
 }
 
 impl BracketScanner {
-    /// Whether a value has started and not yet closed.
+    /// True if a value has started and not yet closed.
     pub(super) fn is_open(&self) -> bool {
         self.depth > 0
     }
@@ -69,7 +69,7 @@ impl JsonArrayFramer {
         }
     }
 
-    /// Whether an object has started and is incomplete.
+    /// True if an object has started and is incomplete.
     pub(super) fn is_inside(&self) -> bool {
         !self.carry.is_empty()
     }

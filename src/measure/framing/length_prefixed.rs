@@ -54,7 +54,7 @@ impl<P: LengthPrefix> LengthPrefixed<P> {
         }
     }
 
-    /// Whether a frame has started and is incomplete.
+    /// True if a frame has started and is incomplete.
     pub(super) fn is_inside(&self) -> bool {
         !self.carry.is_empty()
     }

@@ -170,7 +170,7 @@ impl Framer {
         }
     }
 
-    /// Whether a length-prefixed frame has started and is incomplete.
+    /// True if a length-prefixed frame has started and is incomplete.
     pub fn is_inside_frame(&self) -> bool {
         match self {
             Self::Sse(_) | Self::Lines(_) => false,

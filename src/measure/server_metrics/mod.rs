@@ -1,4 +1,4 @@
-//! What servers report about themselves on their metrics pages, in one vocabulary. Pure.
+//! The metrics that servers report about themselves, in one vocabulary. Pure.
 //!
 //! [`exposition`] reads a page's samples, and [`metric_names`] maps each server's names to the common ones
 //! ([`ServerMetric`]). [`cache_config`] reads the size of the KV cache.

@@ -105,7 +105,7 @@ impl Criteria {
         self.list.iter().find(|goal| goal.good == CriterionMetric::Goodput).map(|goal| goal.share)
     }
 
-    /// Whether a criterion needs separately configured SLOs.
+    /// True if a criterion needs separately configured SLOs.
     pub fn need_slos(&self) -> bool {
         self.list.iter().any(|goal| goal.good == CriterionMetric::Goodput)
     }
@@ -149,7 +149,7 @@ const EXPECTED: &str =
 
 const ITL: &str = "itl";
 
-/// What must hold, as text.
+/// A term's requirement as text.
 fn required(term: &ConditionTerm<'_>) -> String {
     format!("{}{}{}", term.figure, if term.figure == "goodput" { ">=" } else { "<=" }, term.limit)
 }
@@ -214,7 +214,7 @@ pub fn kept(good: f64, seen: f64, share: f64) -> CriterionVerdict {
 }
 
 impl ObservedShare {
-    /// Whether the observed share meets the criterion, regardless of uncertainty.
+    /// True if the observed share meets the criterion, regardless of uncertainty.
     pub fn is_currently_met(&self) -> bool {
         self.of > 0.0 && self.good >= self.share * self.of
     }

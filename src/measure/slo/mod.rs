@@ -43,7 +43,7 @@ impl Slos {
     /// Combines SLOs.
     ///
     /// # Errors
-    /// If two have equal names, because their counts could not be told apart.
+    /// If two have equal names, because their counts would be mixed.
     pub fn new(list: Vec<Slo>) -> Result<Self, String> {
         for (at, slo) in list.iter().enumerate() {
             if list[..at].iter().any(|other| other.name == slo.name) {
@@ -67,7 +67,7 @@ impl Slos {
         &self.gap_limits
     }
 
-    /// Whether an SLO takes limits from the header of a request.
+    /// True if an SLO takes limits from the header of a request.
     pub fn read_headers(&self) -> bool {
         self.list.iter().any(Slo::reads_headers)
     }
@@ -92,7 +92,7 @@ pub struct SloInput<'a> {
     pub request_slo: RequestSlo,
     /// Outcome of the request.
     pub outcome: Outcome,
-    /// Whether the response was a stream of events.
+    /// True if the response was a stream of events.
     pub streamed: bool,
     /// Time to first token.
     pub ttft: Option<Gap>,
@@ -208,7 +208,7 @@ impl Slo {
         self.objectives.iter().filter_map(|objective| Some((objective.metric, objective.fixed_limit()?)))
     }
 
-    /// Whether the SLO judges requests for this model, if their route and classes fit.
+    /// True if the SLO judges requests for this model, if their route and classes fit.
     pub fn is_for_model(&self, model: &str) -> bool {
         self.model.as_deref().is_none_or(|pattern| glob(pattern, model))
     }
@@ -295,7 +295,7 @@ impl Objective {
         }
     }
 
-    /// Whether the request itself sets this objective's limit.
+    /// True if the request itself sets this objective's limit.
     fn is_set_by(&self, request: &RequestSlo) -> bool {
         self.limit == Limit::Header && request.limit(self.metric).is_some()
     }

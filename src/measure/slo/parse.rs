@@ -177,7 +177,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Whether only blanks remain.
+    /// True if only blanks remain.
     pub(super) fn ended(&mut self) -> bool {
         self.word(char::is_whitespace);
         self.at == self.text.len()

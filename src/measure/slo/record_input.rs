@@ -1,4 +1,4 @@
-//! What objectives evaluate of a record.
+//! The values of a record that objectives evaluate.
 
 use super::{Slo, SloInput, Slos, Verdict};
 use crate::measure::record::RequestRecord;

@@ -24,7 +24,7 @@ impl Sign {
     const ALL: [(&'static str, Self); 4] =
         [("<=", Self::AtMost), (">=", Self::AtLeast), ("<", Self::Below), (">", Self::Above)];
 
-    /// Whether a value holds.
+    /// True if a value holds.
     pub fn holds(self, value: f64, limit: f64) -> bool {
         match self {
             Self::AtMost => value <= limit,
@@ -34,7 +34,7 @@ impl Sign {
         }
     }
 
-    /// Whether the limit is above the values that hold.
+    /// True if the limit is above the values that hold.
     pub const fn is_upper_bound(self) -> bool {
         matches!(self, Self::AtMost | Self::Below)
     }
@@ -86,7 +86,7 @@ impl<'a> ConditionTerm<'a> {
     /// Reads all terms of a text.
     ///
     /// # Errors
-    /// A term is not complete, or there is none; `expected` says what a term is.
+    /// If a term is not complete, or there is none; the message quotes `expected`.
     pub fn parse_all(text: &'a str, expected: &str) -> Result<Vec<Self>, SloError> {
         let (mut parser, mut list) = (Parser::new(text), Vec::new());
         while !parser.ended() {

@@ -74,7 +74,7 @@ impl UpstreamConnector {
         if self.server.tls { "https" } else { "http" }
     }
 
-    /// Whether a request uses HTTP/2. If not configured, TLS negotiates it; without TLS only gRPC uses it, because gRPC
+    /// True if a request uses HTTP/2. If not configured, TLS negotiates it; without TLS only gRPC uses it, because gRPC
     /// requires it.
     pub(super) fn is_http2(&self, grpc: bool) -> bool {
         match self.http {
@@ -92,7 +92,7 @@ impl UpstreamConnector {
         ConnectionGuard { open: self.levels.connection(), _own_socket: own_socket }
     }
 
-    /// Whether a further connection would take a descriptor reserved for the admin port.
+    /// True if a further connection would take a descriptor reserved for the admin port.
     pub(super) fn is_at_limit(&self) -> bool {
         let (idle, busy) = self.shared.gauges.connections();
         let open = usize::try_from(idle + busy).unwrap_or_default() + self.shared.connecting.load(Relaxed);
@@ -119,7 +119,7 @@ impl UpstreamConnector {
             Some(Err(error)) => Err(UpstreamError::Connect { place: self.authority.clone(), why: describe(&error) }),
             None => Err(UpstreamError::ConnectTimeout { place: self.authority.clone(), limit }),
         };
-        // The state of one upstream says nothing where each connection has its own destination.
+        // The state of one upstream is meaningless where each connection has its own destination.
         if self.shared.target.destinations().is_none() {
             self.shared.gauges.set_upstream(connected.as_ref().map(drop).map_err(UpstreamError::to_string));
         }
@@ -162,7 +162,7 @@ impl Drop for ConnectingGuard<'_> {
     }
 }
 
-/// Whether the process lacked a descriptor: this says nothing about the server.
+/// True if the process lacked a descriptor, which is no fault of the server.
 fn is_descriptor_limit(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw);
     matches!(errno, Some(Errno::EMFILE | Errno::ENFILE))

@@ -1,8 +1,8 @@
 //! Our own HTTP/1.1 client connection, and one exchange on it.
 //!
 //! All data of one socket read is processed at once: decoded straight into the buffer for the client, with its arrival
-//! timestamp. A connection returns to the pool only if the response ended as its framing says and no bytes are left
-//! over. In every other case it is closed at once, which is also how a client's disconnect reaches the server.
+//! timestamp. A connection returns to the pool only if the response ended by its framing and no bytes are left over. In
+//! every other case it is closed at once, which is also how a client's disconnect reaches the server.
 //!
 //! # When a request is sent again
 //! A server may close a kept connection while the next request is on its way. The request then goes over a new
@@ -57,7 +57,7 @@ impl Http1Connection {
         self.open.set_idle(idle);
     }
 
-    /// Whether the connection is reusable.
+    /// True if the connection is reusable.
     pub(super) fn is_alive(&mut self) -> bool {
         self.io.is_idle_and_open()
     }
@@ -153,7 +153,7 @@ impl Http1Exchange {
         }
     }
 
-    /// Whether the request may be sent again after `broken`, by the rules above.
+    /// True if the request may be sent again after `broken`, by the rules above.
     pub(super) async fn may_resend(&self, broken: &UpstreamError) -> bool {
         let reset = match broken {
             UpstreamError::Reset => true,
@@ -206,12 +206,12 @@ impl Http1Exchange {
         self.out.len() - first_unobserved
     }
 
-    /// Whether written bytes wait to be observed.
+    /// True if written bytes wait to be observed.
     pub(super) fn has_unobserved(&self) -> bool {
         self.written == self.out.len() && !self.payload.is_empty()
     }
 
-    /// Whether the server no longer accepts bytes.
+    /// True if the server no longer accepts bytes.
     pub(super) fn write_closed(&self) -> bool {
         self.write_closed
     }

@@ -115,7 +115,7 @@ pub(super) struct UpstreamRequest<'a> {
     pub(super) head: &'a Head,
     /// The body's framing to the upstream.
     pub(super) framing: Framing,
-    /// Whether the body is known to be small enough for a retry.
+    /// True if the body is known to be small enough for a retry.
     pub(super) repeatable: bool,
     /// Header lines added by the proxy; usually none.
     pub(super) added: &'a [(&'static str, String)],
@@ -212,7 +212,7 @@ impl UpstreamClient {
                 exchange.resend(self.adopt_http1(self.connect().await?));
             }
             UpstreamExchange::Http2(exchange) if exchange.can_retry() => {
-                // A server that restarts says goodbye on all its connections, so the last attempt uses a new one.
+                // A restarting server closes all its connections, so the last attempt uses a new one.
                 let is_refused = matches!(&broken, UpstreamError::Http2(error) if h2::is_refused(error));
                 let is_new = exchange.is_last_attempt() && !is_refused;
                 exchange.retry(self.http2_connection(is_new).await?);
@@ -240,7 +240,7 @@ impl UpstreamClient {
         self.http2.borrow_mut().close_idle();
     }
 
-    /// Whether no connection waits for a further request.
+    /// True if no connection waits for a further request.
     pub(super) fn is_unused(&self) -> bool {
         self.pool.borrow().is_empty() && self.http2.borrow().is_unused()
     }
@@ -271,7 +271,7 @@ impl UpstreamExchange {
         }
     }
 
-    /// Whether the server no longer accepts bytes of the request; it may still respond.
+    /// True if the server no longer accepts bytes of the request; it may still respond.
     pub(super) fn write_closed(&self) -> bool {
         match self {
             Self::Http1(exchange) => exchange.write_closed(),
@@ -279,7 +279,7 @@ impl UpstreamExchange {
         }
     }
 
-    /// Whether written bytes of the request wait to be observed, because the task has to yield first.
+    /// True if written bytes of the request wait to be observed, because the task has to yield first.
     pub(super) fn has_unobserved(&self) -> bool {
         match self {
             Self::Http1(exchange) => exchange.has_unobserved(),
@@ -320,7 +320,7 @@ impl UpstreamExchange {
         }
     }
 
-    /// Whether the response body is known to have ended.
+    /// True if the response body is known to have ended.
     pub(super) fn has_ended(&self) -> bool {
         match self {
             Self::Http1(exchange) => exchange.has_ended(),
@@ -328,7 +328,7 @@ impl UpstreamExchange {
         }
     }
 
-    /// Whether nothing follows: no more body and no trailers.
+    /// True if nothing follows: no more body and no trailers.
     pub(super) fn is_over(&self) -> bool {
         self.has_ended() && self.trailers().is_none()
     }

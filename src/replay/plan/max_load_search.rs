@@ -12,7 +12,7 @@
 //! growing concurrency is missed whatever its latencies, because these depend on the trial's duration. A single short
 //! trial may look saturated by chance, so the level runs again, unless its counts are conclusive too.
 //!
-//! An invalid trial says nothing about the server and is repeated. After [`MAX_TRIALS_PER_LEVEL`] invalid trials this
+//! An invalid trial is no evidence about the server and is repeated. After [`MAX_TRIALS_PER_LEVEL`] invalid trials this
 //! machine cannot send the level: it is not measured. Then the search goes no higher, confirms the highest level met
 //! below, and its result has the level as [`SearchResult::not_measured`].
 //!
@@ -38,7 +38,7 @@ pub struct MaxLoadSearch {
     pub start: f64,
     /// Upper limit of all levels.
     pub max_level: f64,
-    /// Whether levels are whole numbers.
+    /// True if levels are whole numbers.
     pub integer_levels: bool,
 }
 
@@ -77,7 +77,7 @@ pub struct SearchResult {
     pub missed: Option<f64>,
     /// The lowest level that this machine could not send, if it ended the search.
     pub not_measured: Option<f64>,
-    /// Whether the trials are conclusive for `met` and for `missed`.
+    /// True if the trials are conclusive for `met` and for `missed`.
     pub confident: bool,
     /// The highest level that surely meets the criteria, up to `met`.
     pub low: Option<f64>,

@@ -1,4 +1,4 @@
-//! What will be sent, and when: decided before the first request, from the trace and the flags alone.
+//! The requests of a run and their times: decided before the first request, from the trace and the flags alone.
 
 pub mod max_load_search;
 pub mod measurement_window;

@@ -67,7 +67,7 @@ impl Default for Shard {
 }
 
 impl Shard {
-    /// Whether a row belongs to this shard. A session stays in one shard; rows without a session alternate.
+    /// True if a row belongs to this shard. A session stays in one shard; rows without a session alternate.
     fn contains(self, number: u64, entry: &TraceEntry) -> bool {
         self.count == 1 || entry.session.as_deref().map_or(number, name_hash) % self.count == self.index
     }

@@ -32,7 +32,7 @@ impl OwnFields {
         Self { sampling, body }
     }
 
-    /// Whether a field is the prompt's or the stream's, so that nobody else may set it.
+    /// True if a field belongs to the prompt or the stream, so no flag may set it.
     pub fn is_reserved(field: &str) -> bool {
         RESERVED_FIELDS.contains(&field)
     }

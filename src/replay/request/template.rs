@@ -28,7 +28,7 @@ pub struct RequestTemplate {
     fields: &'static [(&'static str, &'static str)],
     /// The header line for an API key.
     key: fn(&str) -> (&'static str, String),
-    /// Whether earlier turns go into messages with roles, to which servers add tokens; otherwise all turns form one
+    /// True if earlier turns go into messages with roles, to which servers add tokens; otherwise all turns form one
     /// text.
     pub(in crate::replay) roles: bool,
     /// Object of the body that holds the sampling parameters; empty for the body itself.
@@ -158,7 +158,7 @@ pub enum ExactOutput {
     Off,
 }
 
-/// Whether a path ends with a dialect's request path.
+/// True if a path ends with a dialect's request path.
 pub(in crate::replay) fn is_request_path(path: &str) -> bool {
     TEMPLATES.iter().any(|form| path.ends_with(form.path))
 }
@@ -194,7 +194,7 @@ impl RequestTemplate {
         own.chain(key.map(self.key))
     }
 
-    /// Whether prompts support this kind of media.
+    /// True if prompts support this kind of media.
     pub fn supports_media(&self, kind: PartKind) -> bool {
         self.media.contains(&kind)
     }
@@ -232,7 +232,7 @@ impl RequestTemplate {
 }
 
 impl ExactOutput {
-    /// Whether requests to a target with this host ask for exact lengths.
+    /// True if requests to a target with this host ask for exact lengths.
     pub fn applies_to(self, target: &str) -> bool {
         match self {
             Self::On => true,

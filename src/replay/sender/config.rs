@@ -1,4 +1,4 @@
-//! What a run is told: its configuration, and the commands during it.
+//! A run's configuration, and the commands during it.
 
 use std::sync::Arc;
 

@@ -47,7 +47,7 @@ impl RunCounters {
         (self.sent.fetch_add(1, Relaxed), self.in_flight.fetch_add(1, Relaxed))
     }
 
-    /// Whether a response came from a simulated server.
+    /// True if a response came from a simulated server.
     pub fn simulated(&self) -> bool {
         self.simulated.load(Relaxed)
     }

@@ -44,7 +44,7 @@ pub(in crate::replay) struct ReplayExchange {
     response_gaps: ResponseGaps,
     /// Total time spent on connecting.
     connecting: Gap,
-    /// Whether the counters include it as streaming.
+    /// True if the counters include it as streaming.
     has_token: bool,
     _slot: Option<OwnedSemaphorePermit>,
 }

@@ -85,7 +85,7 @@ impl TargetPool {
         }
     }
 
-    /// Whether an idle connection may be used now.
+    /// True if an idle connection may be used now.
     pub(in crate::replay) fn has_ready(&self, now: Stamp) -> bool {
         let rested = |idle: &PooledConnection| now.since(idle.since) >= REUSE_DELAY;
         !self.fresh.borrow().is_empty() || self.used.borrow().front().is_some_and(rested)

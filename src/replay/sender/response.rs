@@ -49,12 +49,12 @@ impl ResponseReader {
         Self { text_budget: said, ..Self::default() }
     }
 
-    /// Whether the connection is reusable after the response.
+    /// True if the connection is reusable after the response.
     pub(in crate::replay) fn keeps_alive(&self) -> bool {
         self.keep_alive
     }
 
-    /// Whether the server identifies itself as simulated.
+    /// True if the server identifies itself as simulated.
     pub(in crate::replay) fn is_simulated(&self) -> bool {
         self.simulated
     }
@@ -63,7 +63,7 @@ impl ResponseReader {
         self.body.as_ref().is_some_and(BodyDecoder::is_done)
     }
 
-    /// Whether the connection's end marks the body's end.
+    /// True if the connection's end marks the body's end.
     pub(in crate::replay) fn ends_with_close(&self) -> bool {
         self.body.as_ref().is_some_and(BodyDecoder::ends_with_close)
     }

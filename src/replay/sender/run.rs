@@ -58,11 +58,11 @@ pub struct RunOutcome {
     pub started_unix_ns: u64,
     /// Requests sent.
     pub sent: u64,
-    /// Whether the paced writer had real-time priority, which needs a privilege.
+    /// True if the paced writer had real-time priority, which needs a privilege.
     pub real_time: bool,
     /// Core time of the sending threads.
     pub core_time: CoreTime,
-    /// Whether a command stopped it early.
+    /// True if a command stopped it early.
     pub stopped: bool,
     /// The first error; the records cover the requests sent before it.
     pub error: Option<RunError>,
@@ -203,7 +203,7 @@ impl ReplayRun {
         self.command_tx.send_replace(order);
     }
 
-    /// Whether the feeder and the collector have ended.
+    /// True if the feeder and the collector have ended.
     pub fn is_over(&self) -> bool {
         self.collector.is_finished() && self.feeder.is_finished()
     }

@@ -20,7 +20,7 @@ const DNS_CACHE_TTL: Gap = Gap::from_millis(30_000);
 /// A server's URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetUrl {
-    /// Whether the scheme is `https`.
+    /// True if the scheme is `https`.
     pub tls: bool,
     /// Name or address, without brackets.
     pub host: String,

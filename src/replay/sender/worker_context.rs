@@ -129,7 +129,7 @@ impl SendWorker {
     }
 
     /// Ends a request: updates the counters, queues the session's next turn with `history`, and passes the record on.
-    /// `had_token` says whether it was counted as streaming.
+    /// `had_token` is true if it was counted as streaming.
     pub(in crate::replay) fn on_request_end(
         &self,
         done: CompletedRequest,

@@ -1,4 +1,4 @@
-//! What the servers report about themselves, before the run and during it.
+//! The servers' reports about themselves, before the run and during it.
 
 pub(super) mod http_fetch;
 pub mod info;

@@ -8,7 +8,7 @@ use super::super::request_view::RequestView;
 use super::super::source::ReportSource;
 use super::phase::AiperfPhase;
 
-/// What the requests show of their configuration.
+/// The configuration as far as the requests show it.
 #[derive(Debug, Default)]
 pub(super) struct RequestConfig {
     models: BTreeSet<String>,

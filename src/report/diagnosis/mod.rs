@@ -1,4 +1,4 @@
-//! What bounds the latencies of a run, in words, with the evidence beside each statement. Pure; one rule per file.
+//! The bounds of a run's latencies, in words, with the evidence beside each statement. Pure; one rule per file.
 //!
 //! A rule returns a [`Finding`] only if its evidence passes the thresholds that the finding prints. Without evidence
 //! there is no finding: a run at one prompt length shows no slope, and a server that is not scraped has no queue time.
@@ -46,7 +46,7 @@ use relations::Relations;
 pub use relations::TtftSplit;
 pub use table::{finding_table, lines, relation_table};
 
-/// What bounds a latency, or disturbs it.
+/// A bound of a latency, or a disturbance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DiagnosisVerdict {
@@ -101,9 +101,9 @@ pub struct Finding {
     pub share: f64,
     /// Figures that support it.
     pub evidence: Vec<Evidence>,
-    /// What users notice.
+    /// The effect that users notice.
     pub symptom: &'static str,
-    /// What to measure or change next.
+    /// The next thing to measure or change.
     pub next_measurement: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! What latencies depend on: TTFT against prompts and load, TPOT against load, and the parts of TTFT by the server.
+//! Dependences of latencies: TTFT on prompts and load, TPOT on load, and the parts of TTFT by the server.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -136,8 +136,7 @@ impl Relations {
         let mut all = Vec::new();
         let mut line = |of: &Option<Relation>, names: [&'static str; 3], per: EvidenceUnit| {
             if let Some(Relation { line, .. }) = of {
-                // A fall is no cost of tokens or requests, and a latency below 0 is none: R² alone tells how little the
-                // line explains.
+                // A fall is no cost of tokens or requests, and a latency below 0 is none; then only R² is evidence.
                 if line.slope.value > 0.0 {
                     all.push(Evidence::of(names[0], &line.slope, per));
                     if line.intercept.value >= 0.0 {

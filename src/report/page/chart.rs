@@ -7,7 +7,7 @@ use crate::measure::slo::{Metric, Slo};
 use crate::report::ascii_plot::format_value;
 use crate::report::metric::MetricUnit;
 
-/// Rows of a chart. Whoever has more thins them and states it.
+/// Rows of a chart. A longer series is thinned by its caller, which states it.
 pub(in crate::report) const MAX_CHART_ROWS: usize = 5_000;
 /// Rows of the table below a chart: a reader wants the shape, and the copy has all.
 const MAX_TABLE_ROWS: usize = 500;

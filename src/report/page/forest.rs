@@ -3,7 +3,7 @@
 use super::chart::{Chart, ChartKind, ChartUnit, Column};
 use crate::stats::interval::Interval;
 
-/// What a change means. The numbers are those of the script.
+/// The meaning of a change. The numbers are those of the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::report) enum ForestVerdict {
     /// The interval contains the margin.

@@ -19,7 +19,7 @@ use crate::report::{checklist, diagnosis, sessions, side_by_side, time_course};
 use crate::stats::samples::SortedSamples;
 use crate::stats::slice_histogram::HistogramColumns;
 
-/// What the charts need besides the report.
+/// Data of the charts beyond the report.
 #[derive(Debug)]
 pub struct RunCharts<'a> {
     fold: &'a mut Accumulator,

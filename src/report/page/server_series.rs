@@ -77,7 +77,7 @@ fn chart(axis: &TimeAxis, group: &SeriesGroup, slices: &[Vec<ServerSummary>], sc
     let column = |metric: &ServerMetric| {
         let value = |(slice, servers): (usize, &Vec<ServerSummary>)| {
             let (from, to) = axis.bounds(slice);
-            // Preemptions are rare: their number says more than their rate.
+            // Preemptions are rare, so their number is more informative than their rate.
             let is_rate = metric.kind() == MetricKind::Counter && *metric != ServerMetric::Preemptions;
             let per = if is_rate { (to - from) as f64 / 1e9 } else { 1.0 };
             aggregate_value(servers, *metric).map(|value| value * group.factor / per)

@@ -1,4 +1,4 @@
-//! What a result file reports about its run besides the requests.
+//! A result file's facts about its run besides the requests.
 
 /// Facts about a run of another tool. What the file lacks is absent.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -61,7 +61,7 @@ pub enum PeerContent {
 pub struct PeerRun {
     /// Format of the file.
     pub format: PeerFormat,
-    /// What the file reports about the run.
+    /// The file's facts about the run.
     pub facts: PeerFacts,
     /// The requests.
     pub requests: PeerRequests,

@@ -36,7 +36,7 @@ pub struct PeerSummary {
     pub format: PeerFormat,
     /// Path as given on the command line.
     pub path: String,
-    /// What the file reports about its run.
+    /// The file's facts about its run.
     #[serde(flatten, serialize_with = "facts")]
     #[schemars(flatten, with = "FactFields<'static>")]
     pub facts: PeerFacts,

@@ -1,4 +1,4 @@
-//! What other plans buy, and the requests that miss the SLO with each. Pure.
+//! Cost of other plans, and the requests that miss the SLO with each. Pure.
 //!
 //! A plan by raw throughput takes the highest throughput of the sweep as the capacity of a replica, whatever the SLO.
 
@@ -10,7 +10,7 @@ use super::measured_level::MeasuredLevel;
 use super::replicas::{ReplicaTimeline, Reserves};
 use super::reserve_effect::PlannedLoad;
 
-/// What a plan takes as the capacity of a replica.
+/// The capacity of a replica that a plan assumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PlanBasis {
@@ -25,7 +25,7 @@ pub enum PlanBasis {
 pub struct AlternativePlan {
     /// Basis of the capacity.
     pub by: PlanBasis,
-    /// Whether it has the reserves of the plan; otherwise none.
+    /// True if it has the reserves of the plan; otherwise none.
     pub has_reserves: bool,
     /// Its replicas.
     #[serde(flatten)]

@@ -132,7 +132,7 @@ impl ArrivalCounter {
         }
         let wanted_s = (span_s / MIN_WINDOWS).clamp(1.0, WINDOW_S);
         let steps = ((wanted_s / step_s).ceil() as usize).max(self.counts.len().div_ceil(MAX_WINDOWS));
-        // What remains belongs to the last window, because a rate of a short rest is no rate.
+        // The remainder joins the last window, because a short rest has no meaningful rate.
         let count = (self.counts.len() / steps).max(1);
         let window_s = steps as f64 * step_s;
         let window = |number: usize| {

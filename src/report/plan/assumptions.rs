@@ -61,7 +61,7 @@ pub(super) fn assumptions(plan: &CapacityPlan, traffic: &Traffic) -> Vec<String>
     list
 }
 
-/// What arrivals rest on that a sample stands for.
+/// The assumption of a plan whose arrivals are a sample.
 pub(super) fn sampled_arrivals(share: f64) -> String {
     format!(
         "the capture kept {} % of the sessions, and arrivals are counted {} times: the other sessions are like these, and \

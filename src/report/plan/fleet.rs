@@ -1,4 +1,4 @@
-//! What replicas over time come to: GPUs, GPU-hours, money, power, and the requests that miss the SLO. Pure.
+//! Totals of replicas over time: GPUs, GPU-hours, money, power, and the requests that miss the SLO. Pure.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -11,10 +11,10 @@ use super::replicas::ReplicaTimeline;
 /// Hours of a day.
 const HOURS_PER_DAY: f64 = 24.0;
 
-/// What a replica takes.
+/// Resources of a replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct ReplicaCost {
-    /// GPUs of a replica; `None` if nobody states them.
+    /// GPUs of a replica; `None` if no flag or file states them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<u32>,
     /// Price of a GPU-hour in dollars.

@@ -112,7 +112,7 @@ impl MixProperty {
 /// Difference of the traffic from the measured load.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct MixDifference {
-    /// What differs.
+    /// The property that differs.
     pub property: MixProperty,
     /// Mean tokens, or share, of the sweep.
     pub measured: f64,

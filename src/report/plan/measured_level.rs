@@ -1,4 +1,4 @@
-//! What each level of a sweep measured: its real rate, and whether it held the SLO.
+//! Measurements of each level of a sweep: its real rate, and whether it held the SLO.
 //!
 //! The rate of a level is that of the requests that were sent, (n − 1) ÷ (last − first), and not the rate in its name. A
 //! closed loop has no arrivals, so its rate is that of its complete responses.
@@ -44,7 +44,7 @@ pub struct MeasuredLevel {
     /// Mean power of all scraped GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watts: Option<f64>,
-    /// What was sent.
+    /// The mix of requests that was sent.
     #[serde(skip)]
     pub mix: LoadMix,
 }

@@ -60,9 +60,9 @@ pub struct MeasuredSweep {
     pub levels: Vec<MeasuredLevel>,
     /// The others.
     pub left_out: Vec<LevelWithoutResult>,
-    /// Whether levels were a number of requests at a time, without arrivals.
+    /// True if levels were a number of requests at a time, without arrivals.
     pub is_closed_loop: bool,
-    /// Whether the sweep ended.
+    /// True if the sweep ended.
     pub is_finished: bool,
     /// GPUs of the replica, by `--meta gpu_count`.
     pub gpus: Option<u32>,

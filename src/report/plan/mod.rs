@@ -105,7 +105,7 @@ pub struct CapacityPlan {
     pub traffic: TrafficSummary,
     /// Reserves.
     pub reserves: Reserves,
-    /// What a replica takes.
+    /// Resources of a replica.
     pub cost: ReplicaCost,
     /// Replicas that follow the arrivals.
     pub fleet: Fleet,
@@ -138,7 +138,7 @@ pub struct CapacityPlan {
     pub effects: Vec<ReserveEffect>,
     /// Replicas over time.
     pub over_time: Vec<PlanWindow>,
-    /// What the traffic has that the sweep had not.
+    /// Properties in which the traffic differs from the sweep.
     pub differences: Vec<MixDifference>,
     /// Sentences.
     pub assumptions: Vec<String>,

@@ -1,4 +1,4 @@
-//! What a plan must keep: SLOs of requests, and percentiles over requests.
+//! The objectives of a plan: SLOs of requests, and percentiles over requests.
 
 use crate::measure::slo::criteria::Criteria;
 use crate::measure::slo::{Slo, SloError};

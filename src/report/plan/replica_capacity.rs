@@ -22,7 +22,7 @@ pub struct ReplicaCapacity {
     /// Lowest rate that surely misses it; absent if no level does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub high: Option<f64>,
-    /// Whether no measured level missed the SLO, so that the capacity is at least `rate`.
+    /// True if no measured level missed the SLO, so that the capacity is at least `rate`.
     pub at_least: bool,
     /// Place of the level in the list.
     #[serde(skip)]

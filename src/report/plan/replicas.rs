@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::arrivals::Arrivals;
 
-/// What a plan has beyond the mean need.
+/// Capacity of a plan beyond the mean need.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Reserves {
     /// Share of a replica's capacity that the plan leaves free, 0 up to 1.

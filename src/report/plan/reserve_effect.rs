@@ -1,4 +1,4 @@
-//! What each reserve of a plan costs, and what it is for. Pure.
+//! Cost and purpose of each reserve of a plan. Pure.
 //!
 //! Each reserve is tried in the event that it is for, with it and without it; the other reserves stay. The replicas that
 //! may fail are down in every event, so that no reserve stands in for another.
@@ -64,7 +64,7 @@ pub struct ReserveEffect {
     pub without: ReserveSide,
 }
 
-/// What effects and alternatives are computed from.
+/// Inputs of the effects and alternatives.
 pub(super) struct PlannedLoad<'a> {
     pub(super) arrivals: &'a Arrivals,
     pub(super) capacity: f64,

@@ -79,7 +79,7 @@ pub struct AgentSummary {
     pub model_share: f64,
     /// Distributions over these jobs.
     pub job: SessionDistributions,
-    /// Whether there were more sessions than a report follows, so that sub-agents are missing.
+    /// True if there were more sessions than a report follows, so that sub-agents are missing.
     pub is_incomplete: bool,
 }
 

@@ -29,7 +29,7 @@ pub struct SessionParents {
     seen_blocks: ByHash<usize>,
     /// Session whose later turn first had a block.
     owners: ByHash<u64>,
-    /// Whether a table was full, so that parents are missing.
+    /// True if a table was full, so that parents are missing.
     pub is_full: bool,
 }
 
@@ -60,7 +60,7 @@ impl SessionParents {
         }
     }
 
-    /// Whether no session has a parent.
+    /// True if no session has a parent.
     pub(super) fn is_empty(&self) -> bool {
         self.by_row.is_empty() && self.by_prompt.is_empty()
     }

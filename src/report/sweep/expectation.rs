@@ -1,4 +1,4 @@
-//! What a row of a matrix expects, and whether its runs confirm it.
+//! The expectation of a matrix row, and whether its runs confirm it.
 //!
 //! `ttft.p95 < baseline + 10%` is about the change against the baseline row, in the words and by the intervals of
 //! `compare`. `ttft.p95<=1s` is about the row alone, in the words of `--fail-if`.
@@ -49,14 +49,14 @@ impl FromStr for Expectation {
             "" => "+0%".to_owned(),
             change => change.split_whitespace().collect::<String>(),
         };
-        // What is expected to stay below is refuted above.
+        // A change refutes the expectation with the opposite sign.
         let refuted = if sign == '<' { '>' } else { '<' };
         format!("{figure} {refuted} {change}").parse().map(Self::Change).map_err(|_| wrong())
     }
 }
 
 impl Expectation {
-    /// Whether it is about the baseline row.
+    /// True if it is about the baseline row.
     pub fn needs_baseline(&self) -> bool {
         matches!(self, Self::Change(_))
     }

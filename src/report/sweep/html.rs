@@ -13,7 +13,7 @@ use super::text::{lines, more_tables, table, warning_text};
 use crate::measure::slo::Slo;
 use crate::measure::slo::criteria::Criteria;
 
-/// What the page needs besides the levels.
+/// Data of the page beyond the levels.
 #[derive(Debug, Default)]
 pub(super) struct SweepChartFacts {
     /// Limits of the SLO in milliseconds, in the order of the metrics.

@@ -84,7 +84,7 @@ impl LevelRuns {
         self.growths.first().copied().filter(|_| grew)
     }
 
-    /// Whether more than one short run shows the growth.
+    /// True if more than one short run shows the growth.
     pub(super) fn is_surely_saturated(&self) -> bool {
         self.is_lasting || self.growths.len() > 1
     }

@@ -50,7 +50,7 @@ pub(super) struct LevelSummary {
     pub(super) misses_shares: bool,
     pub(super) front: bool,
     pub(super) knee: bool,
-    /// What the scraped servers reported.
+    /// Metrics of the scraped servers.
     #[serde(skip_serializing_if = "ServerLoad::is_empty")]
     pub(super) servers: ServerLoad,
     /// Requests of a warm level whose shared prefix was gone from the cache; absent if no response has the count.
@@ -127,7 +127,7 @@ impl LevelSummary {
         self.latency().filter(|latency| *latency > 0.0).map(|latency| self.summary.throughput.requests / latency)
     }
 
-    /// Whether the level's latencies are those of a server that keeps up.
+    /// True if the level's latencies are those of a server that keeps up.
     pub(super) fn is_sound(&self) -> bool {
         self.growth.is_none() && !self.not_measured && self.successes() > 0
     }
@@ -150,7 +150,7 @@ impl LevelSummary {
     }
 }
 
-/// A server that answers nobody, and did at a lower level of the series, is asked for too much: it missed the level.
+/// Marks overloaded levels as missed: a server without any response, after a lower level of the series that had some.
 pub(super) fn mark_overloaded(levels: &mut [LevelSummary], has_goals: bool) {
     for places in series(levels) {
         let answered = places.iter().position(|at| levels[*at].successes() > 0);

@@ -22,12 +22,12 @@ pub enum LevelVerdict {
 }
 
 impl LevelVerdict {
-    /// Whether the level held the SLO.
+    /// True if the level held the SLO.
     pub const fn holds(self) -> bool {
         matches!(self, Self::Held | Self::HeldUnsure)
     }
 
-    /// Whether the 95 % interval decides.
+    /// True if the 95 % interval decides.
     pub const fn is_sure(self) -> bool {
         matches!(self, Self::Held | Self::Missed)
     }

@@ -17,7 +17,7 @@ pub(super) struct ObjectiveLimit {
     /// `A` or `B`, if there are two targets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) target: Option<&'static str>,
-    /// What the levels have that those of the other series lack.
+    /// Properties of the levels that the other series lack.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) series: Option<String>,
     /// The highest level that holds it; absent if the lowest misses.
@@ -26,7 +26,7 @@ pub(super) struct ObjectiveLimit {
     /// The lowest level that misses it; absent if all hold.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) missed_at: Option<String>,
-    /// Whether the 95 % intervals of both levels decide.
+    /// True if the 95 % intervals of both levels decide.
     pub(super) sure: bool,
 }
 

@@ -23,7 +23,7 @@ const COLLAPSE_SHARE: f64 = 0.9;
 /// Levels of a series with operating points.
 const MIN_LEVELS: usize = 2;
 
-/// What an operating point is best for.
+/// Kinds of operating points of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum PointKind {
@@ -40,7 +40,7 @@ pub(super) struct OperatingPoint {
     pub(super) kind: PointKind,
     /// Name of the level.
     pub(super) level: String,
-    /// What the levels have that those of the other series lack.
+    /// Properties of the levels that the other series lack.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) series: Option<String>,
     /// Output tokens per second.

@@ -1,4 +1,4 @@
-//! What the scraped servers reported during a level.
+//! Metrics of the scraped servers during a level.
 
 use schemars::JsonSchema;
 use serde::Serialize;

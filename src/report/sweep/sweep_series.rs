@@ -8,7 +8,7 @@ use super::level_summary::{LevelSummary, series};
 pub(super) struct SweepSeries {
     /// Places of its levels, ascending by load.
     pub(super) places: Vec<usize>,
-    /// What not all series have; `None` if nothing but the target tells this one from the others.
+    /// Properties that not all series have; `None` if series differ only in their target.
     pub(super) name: Option<String>,
 }
 
@@ -43,7 +43,7 @@ fn names(properties: &[Vec<String>]) -> Vec<Option<String>> {
     properties.iter().map(name).collect()
 }
 
-/// What the levels of a series have in common, but for their target.
+/// Common properties of a series' levels, except their target.
 fn properties(level: &LevelSummary, flags: &FlagValues) -> Vec<String> {
     let arrivals = if level.level.rate.is_some() { "open loop" } else { "closed loop" };
     let cache = match level.level.cache {

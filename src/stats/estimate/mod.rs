@@ -29,7 +29,7 @@ pub(super) const DECISIVE_SHARE: f64 = 0.05;
 pub struct Estimate {
     /// The figure.
     pub value: f64,
-    /// Effective sample size: independent values would tell as much. At most the number of values.
+    /// Effective sample size: the number of independent values with as much information. At most the number of values.
     pub effective_count: f64,
     spread: Result<Spread, NotEnoughData>,
 }

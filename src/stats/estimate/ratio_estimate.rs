@@ -162,13 +162,14 @@ mod tests {
         let met = |least: f64| uniform(4_000, 3).iter().map(|drawn| *drawn >= least).collect::<Vec<bool>>();
         let estimate = proportion(&met(0.1), 1.0, &bootstrap()).unwrap();
         check(estimate.interval().unwrap(), estimate.value, 2.2 * (0.09_f64 / 4_000.0).sqrt());
-        // scipy.stats.binomtest(4000, 4000).proportion_ci(): 0.99908 to 1; 10 of 4,000 cannot tell apart 0.9954.
+        // scipy.stats.binomtest(4000, 4000).proportion_ci(): 0.99908 to 1; 10 misses of 4,000 are consistent with
+        // 0.9954.
         let Interval { low, high } = proportion(&vec![true; 4_000], 1.0, &bootstrap()).unwrap().interval().unwrap();
         assert!((low - 0.999_08).abs() < 1e-4 && high == 1.0, "{low} {high}");
         let few: Vec<bool> = (0..4_000).map(|n| n % 400 != 0).collect();
         let Interval { low, high } = proportion(&few, 1.0, &bootstrap()).unwrap().interval().unwrap();
         assert!((low - 0.995_4).abs() < 2e-4 && (high - 0.998_8).abs() < 2e-4, "{low} {high}");
-        // Values that inflate the variance tenfold tell as much as a tenth of them.
+        // Values that inflate the variance tenfold have the information of a tenth of them.
         let inflated = proportion(&vec![true; 4_000], 10.0, &bootstrap()).unwrap();
         let low = inflated.interval().unwrap().low;
         assert!((low - 0.990_8).abs() < 1e-3 && inflated.effective_count == 400.0, "{low}");

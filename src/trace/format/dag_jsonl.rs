@@ -58,7 +58,7 @@ row!(Turn {
     forks: RawJson,
 });
 
-/// What starts sub-agents: the name of a conversation, or an object with such names.
+/// A start of sub-agents: the name of a conversation, or an object with such names.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum SubAgentLink {

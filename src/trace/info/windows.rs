@@ -30,7 +30,7 @@ pub struct TraceWindow {
     pub hit_rate: Option<f64>,
 }
 
-/// What a window adds up.
+/// Sums over a window's requests.
 #[derive(Clone, Copy, Debug, Default)]
 struct WindowSums {
     requests: u64,

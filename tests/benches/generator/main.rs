@@ -1,5 +1,5 @@
-//! What a replay can carry on this machine, against the simulated server beside it: how late it sends, what it costs,
-//! and what 10,000 open streams take. `cargo bench --bench generator`; half a minute, on a machine that does nothing else.
+//! Limits of a replay on this machine, against the simulated server beside it: lag, cost, and 10,000 open streams.
+//! `cargo bench --bench generator`; half a minute, on a machine that does nothing else.
 //!
 //! `-- --peers streamgauge,oha,wrk,vllm,aiperf` then compares it with other generators, of which it takes those that are
 //! named: what a request costs each, a streamed token, its memory, and how late requests come. `tests/tools/setup --bench
@@ -30,7 +30,7 @@ mod peers;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_streamgauge");
 
-/// What 5,000 requests a second are to keep: the rate within this share, and lags in microseconds (p50, p99, p99.9).
+/// Limits at 5,000 requests a second: the rate within this share, and lags in microseconds (p50, p99, p99.9).
 const RATE_ERROR: f64 = 0.001;
 const LAGS: [(&str, f64); 3] = [("p50", 50.0), ("p99", 200.0), ("p99.9", 1_000.0)];
 /// MiB in which 10,000 streams are to be open.

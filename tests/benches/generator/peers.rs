@@ -71,7 +71,7 @@ struct Ran {
     foreign: f64,
 }
 
-/// What one of them costs.
+/// Cost of one peer.
 pub(crate) struct Cost {
     /// CPU for a request of two tokens, in microseconds.
     request: f64,

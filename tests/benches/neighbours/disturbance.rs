@@ -1,4 +1,4 @@
-//! What disturbs: readers that stall, uploads that stall, and bodies of which every byte is made to be costly.
+//! Disturbances: readers that stall, uploads that stall, and bodies of which every byte is made to be costly.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -28,7 +28,7 @@ pub(crate) struct HostileBody {
     pub(crate) body: Bytes,
 }
 
-/// What happens beside the measured client.
+/// Load beside the measured client.
 #[derive(Clone, Debug)]
 pub(crate) enum Disturbance {
     /// Clients that ask for replies without end and do not read them.
@@ -58,7 +58,7 @@ impl Drop for Running {
 }
 
 impl Disturbance {
-    /// The same bytes where the proxy does not observe them.
+    /// Equal bytes on a path that the proxy does not observe.
     pub(crate) fn unobserved(&self) -> Option<Self> {
         let plain = |body: &HostileBody| HostileBody { path: PLAIN_PATH, ..body.clone() };
         match self {
@@ -154,7 +154,7 @@ pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) is_http2: bool,
     pub(crate) disturbance: Disturbance,
-    /// What the quiet rounds have beside them.
+    /// Load beside the client in the quiet rounds.
     pub(crate) beside: Option<Disturbance>,
     /// The highest ratio of the 99th percentiles.
     pub(crate) goal: f64,

@@ -1,7 +1,7 @@
-//! What other clients notice of a stalled or hostile one: the latency of short requests through one forwarding thread,
-//! in turns without and with the disturbance, as the ratio of both in the same round.
+//! Effect of a stalled or hostile client on others: the latency of short requests through one forwarding thread. Rounds
+//! alternate without and with the disturbance; the result is the ratio within a round.
 //!
-//! Hostile bytes have two comparisons: with nobody beside, and with the same bytes on a path that is not observed. The
+//! Hostile bytes have two comparisons: without a neighbour, and with equal bytes on a path that is not observed. The
 //! second one is the cost of the observation alone.
 //!
 //! `cargo bench --bench neighbours -- --help` lists the options.

@@ -24,7 +24,7 @@ pub(crate) enum Work {
     Total(usize),
 }
 
-/// What the client is to do, and what it may expect.
+/// Work of the client, and the responses that it expects.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) target: SocketAddr,
@@ -35,11 +35,11 @@ pub(crate) struct Plan {
     /// Requests at a time on each connection, over HTTP/2; HTTP/1.1 if `None`.
     pub(crate) http2_streams: Option<usize>,
     pub(crate) reply: Arc<Reply>,
-    /// Counts the streams whose head has come: for whoever waits until all are open.
+    /// Streams whose head has arrived, so that a test can wait until all are open.
     pub(crate) opened: Arc<AtomicUsize>,
 }
 
-/// What the client saw.
+/// Results of the client.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) requests: usize,
@@ -69,7 +69,7 @@ const SILENCE: u16 = 10_000;
 /// delay may be the scheduler's.
 const PATIENCE: u64 = 50_000_000;
 
-/// Does what `plan` says.
+/// Executes the plan.
 ///
 /// # Errors
 /// When the target cannot be connected to, or falls silent.

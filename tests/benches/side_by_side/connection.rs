@@ -11,7 +11,7 @@ pub(crate) struct Connection {
     socket: TcpStream,
     request: Vec<u8>,
     pub(crate) phase: Phase,
-    /// What the socket did not take yet, and how much of it has gone since.
+    /// Bytes that the socket has not accepted, and the number of them sent since.
     unsent: Vec<u8>,
     gone: usize,
 }
@@ -25,7 +25,7 @@ pub(crate) enum Phase {
         next: usize,
         at: u64,
     },
-    /// Says nothing more and hears nothing more.
+    /// Sends and reads no more.
     HangingUp,
 }
 

@@ -1,4 +1,4 @@
-//! What processes cost: CPU time and memory of a process tree, and what else the machine was doing meanwhile.
+//! Cost of processes: CPU time and memory of a process tree, and the machine's other load meanwhile.
 
 use std::collections::HashMap;
 use std::fs;
@@ -68,7 +68,7 @@ pub(crate) fn machine_cpu() -> u64 {
     busy * TICK
 }
 
-/// Facts that whoever reads the table wants to know, one per line.
+/// Facts about the machine for the reader of the table, one per line.
 pub(crate) fn machine() -> Vec<(String, String)> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");

@@ -25,7 +25,7 @@ const SILENCE: u64 = 10_000_000_000;
 /// Planned time of a load that is given by its number of requests, in nanoseconds.
 const MAX_COUNTED_LOAD: u64 = 60_000_000_000;
 
-/// Does what `plan` says, with `streams` requests at a time on each connection.
+/// Executes the plan with `streams` concurrent requests on each connection.
 ///
 /// # Errors
 /// When the target cannot be connected to, speaks no HTTP/2, or falls silent.

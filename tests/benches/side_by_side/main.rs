@@ -4,7 +4,7 @@
 //! the same scripted upstream and behind the same client, they take turns, and each figure is compared with the
 //! reference's figure of the same round.
 //!
-//! `cargo bench --bench side_by_side -- --help` tells the options.
+//! `cargo bench --bench side_by_side -- --help` lists the options.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program of its own: stdout is data, stderr is talk")]
 
@@ -42,10 +42,10 @@ use crate::upstream::Upstream;
 #[derive(Debug, Parser)]
 #[command(name = "side_by_side", max_term_width = 110)]
 struct Options {
-    /// Rows to measure; all unless told.
+    /// Rows to measure; all by default.
     #[arg(long, value_delimiter = ',')]
     rows: Vec<Row>,
-    /// Peers to compare; all unless told.
+    /// Peers to compare; all by default.
     #[arg(long, value_delimiter = ',')]
     peers: Vec<Peer>,
     /// How long a run of one peer lasts.
@@ -54,7 +54,8 @@ struct Options {
     /// How often each peer takes its turn.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     rounds: u64,
-    /// Threads that forward, the same number for every peer; streamgauge's own default and two for the others unless told.
+    /// Threads that forward, the same number for every peer; by default streamgauge's own default, and two for the
+    /// others.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     threads: Option<u32>,
     /// Also write all figures there.
@@ -66,7 +67,7 @@ struct Options {
     /// One more argument for `streamgauge proxy`; may be repeated.
     #[arg(long, allow_hyphen_values = true)]
     with: Vec<String>,
-    /// Cargo says this when it is asked for benchmarks, and not when it runs all targets as tests.
+    /// Cargo passes this flag to benchmarks, and not when it runs all targets as tests.
     #[arg(long, hide = true)]
     bench: bool,
 }

@@ -26,7 +26,7 @@ const MODELS: usize = 200;
 const THREAD: &str = "control";
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What one run told.
+/// Results of one run.
 struct Told {
     requests_per_s: f64,
     /// Seconds.

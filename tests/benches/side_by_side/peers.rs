@@ -1,4 +1,4 @@
-//! Who is compared, how each is started, and with which settings.
+//! The peers, their command lines and their settings.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use crate::configs;
 use crate::cpu::tree;
 
-/// Threads of a peer, unless told otherwise.
+/// Threads of a peer without a flag.
 const DEFAULT_THREADS: u32 = 2;
 
 /// A way from the client to the upstream.
@@ -46,12 +46,12 @@ impl Peer {
         }
     }
 
-    /// Whether it takes HTTP/2 from clients, with an upstream that speaks HTTP/1.1.
+    /// True if it takes HTTP/2 from clients, with an upstream that speaks HTTP/1.1.
     pub(crate) const fn takes_http2(self) -> bool {
         !matches!(self, Self::Direct | Self::HaproxyTcp)
     }
 
-    /// Whether goals are set for it.
+    /// True if goals are set for it.
     pub(crate) const fn is_ours(self) -> bool {
         matches!(self, Self::Streamgauge | Self::Capturing)
     }
@@ -73,7 +73,7 @@ pub(crate) struct House {
 }
 
 impl House {
-    /// The same with more arguments for streamgauge.
+    /// This house with more arguments for streamgauge.
     pub(crate) fn with<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Self {
         let mut house = self.clone();
         house.streamgauge_arguments.extend(arguments.into_iter().map(str::to_owned));
@@ -209,7 +209,7 @@ impl Drop for Running {
         // SIGTERM first: a killed nginx would leave its workers behind.
         for signal in [Signal::SIGTERM, Signal::SIGKILL] {
             for pid in &family {
-                // Whoever has ended already cannot be signalled.
+                // An ended process cannot be signalled.
                 let _sent = kill(Pid::from_raw(*pid as i32), signal).is_ok();
             }
             for _ in 0..100 {

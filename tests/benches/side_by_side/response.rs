@@ -64,7 +64,7 @@ impl Response {
         matches!(self.state, State::Done)
     }
 
-    /// What it means that the connection ended now.
+    /// The failure if the connection ended now.
     pub(crate) fn cut(&self) -> Failure {
         if self.head.is_empty() { Failure::NoReply } else { Failure::CutOff }
     }

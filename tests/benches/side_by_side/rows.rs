@@ -39,7 +39,7 @@ pub(crate) enum Row {
     Latency,
     /// 2,000 requests to an upstream that hangs up after each reply.
     Reuse,
-    /// What a live page that is open costs.
+    /// Cost of an open live page.
     Page,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Effort {
     pub(crate) rounds: usize,
 }
 
-/// What is read off a load, and how.
+/// A figure of a load, and its computation.
 type Figure = (Measure, fn(&Outcome) -> f64);
 
 /// One load, and the figures that are read off it.
@@ -223,7 +223,7 @@ fn observe_in_peace(running: &Running, plan: &Plan) -> Result<Outcome> {
 
 /// Runs `plan` through `running`.
 pub(crate) fn observe(running: &Running, plan: &Plan) -> Result<Outcome> {
-    /// What a proxy does at the end of its streams, and just after, is part of their price.
+    /// A proxy's work at the end of its streams, and just after, is part of their price.
     const AFTERMATH: Duration = Duration::from_millis(300);
     let peer_cpu = || running.pid().map_or(0, cpu_of_tree);
     let (began, machine, own, peer) = (now(), machine_cpu(), own_cpu(), peer_cpu());

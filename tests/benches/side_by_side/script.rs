@@ -1,7 +1,7 @@
-//! What is said: the request, and the reply that the upstream makes of a [`Script`], all bytes prepared beforehand.
+//! The messages: the request, and the reply that the upstream makes of a [`Script`], all bytes prepared beforehand.
 //!
-//! The events have the form and the size of vLLM's. Each carries the time at which it was sent, as 16 hexadecimal
-//! digits behind a `#` in its text, so that whoever receives it can tell how long it was under way.
+//! The events have the form and the size of vLLM's. Each carries its send time, as 16 hexadecimal digits behind a `#`
+//! in its text, so that the receiver can compute its delay.
 
 use std::io::Write as _;
 
@@ -21,11 +21,11 @@ pub(crate) struct Script {
     pub(crate) gap: u64,
     /// Closes the connection up to [`HANG_UP`] after the last byte, unannounced, as llama-server does.
     pub(crate) hangs_up: bool,
-    /// What differs from event to event.
+    /// The part that differs from event to event.
     pub(crate) varies: Varies,
 }
 
-/// What differs from one event of a reply to the next.
+/// The difference between one event of a reply and the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Varies {
     /// The text.

@@ -10,7 +10,7 @@ use crate::peers::Peer;
 use crate::response::Failure;
 use crate::rows::{DISTURBED, Outcome};
 
-/// What streamgauge is to reach.
+/// Goal of streamgauge.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Goal {
     /// At most so many times the reference's figure of the same round.
@@ -19,7 +19,7 @@ pub(crate) enum Goal {
     Most(f64),
 }
 
-/// What a figure is.
+/// A figure's name, reference and goal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measure {
     pub(crate) what: &'static str,
@@ -67,7 +67,7 @@ impl Table {
         }
     }
 
-    /// Keeps what was wrong with a run, to be said below the table.
+    /// Keeps the failures of a run, for the remarks below the table.
     pub(crate) fn note(&mut self, peer: Peer, outcome: Result<&Outcome, &anyhow::Error>) {
         match outcome {
             Err(error) => self.remark(format!("{}: {error:#}", peer.name())),
@@ -87,7 +87,7 @@ impl Table {
         self.remarks.push(format!("{}: {remark}", self.row));
     }
 
-    /// What the reader has to know before believing the figures.
+    /// Caveats that the reader must know before trusting the figures.
     pub(crate) fn remarks(&self) -> Vec<String> {
         let failures = self.failures.iter().map(|((peer, failure), count)| {
             format!("{}: {}: {count} requests failed in all rounds: {failure}", self.row, peer.name())

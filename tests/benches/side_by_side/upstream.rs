@@ -56,7 +56,7 @@ struct Server {
     listener: TcpListener,
     reply: Arc<Reply>,
     connections: HashMap<u64, Connection>,
-    /// What is to happen when, to which connection.
+    /// Due actions by time, with their connections.
     due: BinaryHeap<Reverse<(u64, u64)>>,
     next_id: u64,
     scratch: Vec<u8>,
@@ -169,7 +169,7 @@ impl Server {
         Ok(())
     }
 
-    /// Drops a connection that broke, and plans the end of one that has said everything and is to hang up.
+    /// Drops a broken connection, and schedules the end of one that has sent everything and closes.
     fn settle(&mut self, id: u64, outcome: io::Result<bool>) {
         match outcome {
             Err(_) => {

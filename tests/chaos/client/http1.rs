@@ -40,7 +40,7 @@ pub(super) async fn run(clients: &Clients, kind: &'static str, target: &Target) 
     }
 }
 
-/// What the client saw, and the connection if it can be used again.
+/// The client's observation, and the connection if it can be used again.
 async fn exchange(mut io: Io, plan: &Plan) -> (Observed, Option<Io>) {
     if plan.client == ClientFault::Garbage {
         let _rejected = io.write_all(b"\x00\x01 no HTTP\r\n\r\n").await.is_ok();
@@ -99,7 +99,7 @@ async fn upload(io: &mut Io, plan: &Plan) -> std::io::Result<bool> {
     Ok(true)
 }
 
-/// Reads the reply as the plan says, with its stalls.
+/// Reads the reply with the plan's stalls.
 async fn read(mut io: Io, plan: &Plan) -> (Observed, Option<Io>) {
     let mut buffer = vec![0; 32 << 10];
     let mut unread = Vec::new();

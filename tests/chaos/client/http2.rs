@@ -67,7 +67,7 @@ fn is_unprocessed(error: &h2::Error) -> bool {
     is_refused || error.is_remote() && error.is_go_away() && error.reason() == Some(Reason::NO_ERROR)
 }
 
-/// What the client saw; an error if no reply began.
+/// The client's observation; an error if no reply began.
 async fn exchange(connection: &Connection, plan: &Plan) -> Result<Observed, h2::Error> {
     let mut sender = match connection.ready().await {
         Ok(sender) => sender.ready().await?,

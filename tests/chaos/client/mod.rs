@@ -47,7 +47,7 @@ pub(crate) struct Group {
     pub(crate) slots: usize,
 }
 
-/// What all clients share.
+/// State that all clients share.
 pub(crate) struct Clients {
     pub(crate) oracle: Arc<Oracle>,
     pub(crate) stop: AtomicBool,

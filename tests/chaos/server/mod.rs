@@ -31,7 +31,7 @@ pub(crate) enum Planted {
     MemoryRise,
 }
 
-/// What all connections share.
+/// State that all connections share.
 pub(crate) struct Server {
     pub(crate) oracle: Arc<Oracle>,
     pub(crate) longest: Duration,

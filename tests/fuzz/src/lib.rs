@@ -1,4 +1,4 @@
-//! What the fuzzers share, and the folders of streamgauge that read what others send.
+//! Common code of the fuzzers, and the folders of streamgauge that parse untrusted input.
 //!
 //! Those folders are compiled here on their own: without TLS and the exporters' protocols the fuzzers build in a
 //! minute, and nothing is instrumented that is not fuzzed. The paths to them are the library's.

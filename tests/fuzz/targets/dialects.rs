@@ -13,7 +13,7 @@ use streamgauge_fuzz::measure::time::Stamp;
 use streamgauge_fuzz::memory;
 use streamgauge_fuzz::split::same;
 
-/// What an observer may hold of a stream whose events are as small as these inputs are.
+/// Maximum memory of an observer for events as small as these inputs.
 const MOST: usize = 1 << 20;
 
 fuzz_target!(|body: &[u8]| {

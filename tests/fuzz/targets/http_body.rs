@@ -1,5 +1,5 @@
-//! The chunked coding: any split decodes to the same payload, as the standard's grammar says, and what is written on
-//! is read back.
+//! The chunked coding: any split decodes to the same payload, by the standard's grammar, and the encoder's output
+//! decodes to its input.
 
 #![no_main]
 
@@ -53,7 +53,7 @@ fn by_the_book(bytes: &[u8]) -> Option<Decoded> {
     let mut rest = bytes;
     loop {
         let Some(line) = line(rest) else {
-            // What has come of a line may already be too much of it.
+            // A partial line may already be too long or invalid.
             let hopeless = rest.len() > 4096 || rest.first().is_some_and(|first| !first.is_ascii_hexdigit());
             decoded.used = bytes.len();
             return (!hopeless).then_some(decoded);

@@ -40,7 +40,7 @@ fn request(head: &Head, bytes: &[u8]) {
     written.extend(fields_of(head));
     assert_eq!(&written[line..], after_first_line(bytes), "every line goes on as it came");
     if head.get(KnownHeader::Host).is_none() {
-        // A client of HTTP/1.0 need not say; what goes on is HTTP/1.1, and says.
+        // A client of HTTP/1.0 need not send `Host`; the forwarded HTTP/1.1 request has one.
         let host = [b"Host: ", head.authority().unwrap_or(b"a"), b"\r\n"].concat();
         written.splice(line..line, host);
     }
@@ -98,7 +98,7 @@ fn unambiguous(head: &Head, bytes: &[u8], framing: Option<Framing>) {
         assert!(lengths.len() + codings.len() <= 1);
     }
     if let Some(Framing::Length(length)) = framing.filter(|_| !lengths.is_empty()) {
-        // A status without a body has none, whatever its length says.
+        // A status without a body has none, whatever its length.
         assert!(length == 0 || lengths[0].parse() == Ok(length));
     }
     assert!(head.end_to_end().count() <= MAX_FIELDS);
@@ -112,7 +112,7 @@ fn unambiguous(head: &Head, bytes: &[u8], framing: Option<Framing>) {
     }
 }
 
-/// The values of a field, by somebody who only knows lines and colons.
+/// The values of a field, by a parser that only knows lines and colons.
 fn naive(bytes: &[u8], name: &str) -> Vec<String> {
     let text = String::from_utf8_lossy(bytes);
     let fields = text.split("\r\n").skip(1).filter_map(|line| line.split_once(':'));

@@ -43,8 +43,7 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// What a walk found: the value, unless a number or a string in it is none of JSON's, and the text with those made
-/// plain.
+/// Result of a walk: the value, unless it contains an invalid number or string, and the text with those replaced.
 #[derive(Default)]
 struct Plain {
     value: Option<Value>,

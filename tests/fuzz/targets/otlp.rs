@@ -15,7 +15,7 @@ fuzz_target!(|text: &str| {
         Some(if name.ends_with("_HEADERS") { format!("{text}{SECRET}") } else { (*text).to_owned() })
     });
     let said = format!("{}{}", otlp.explain(), warnings.concat());
-    // Unless it is said somewhere else as well.
+    // Unless another value has it too.
     assert!(text.contains("canary") || !said.contains("canary"), "{said}");
     let (metrics, traces) = (otlp.metrics.as_ref().map(|on| &on.exporter), otlp.traces.as_ref().map(|on| &on.exporter));
     for exporter in [metrics, traces, otlp.logs.as_ref().map(|on| &on.exporter)].into_iter().flatten() {

@@ -54,7 +54,7 @@ fuzz_target!(|bytes: &[u8]| {
     });
     if serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok() {
         assert_eq!(document, DocumentState::Whole);
-        // What serde_json only skips need not be text. A number that is the whole document ends with the document.
+        // serde_json does not check the text of skipped values. A number that is the whole document ends with it.
         let walk = JsonWalker::new(bytes).filter(|_| matches!(bytes.trim_ascii().first(), Some(b'{' | b'[')));
         let mut walked = Vec::new();
         if let Some(mut walk) = walk
@@ -66,7 +66,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// Whether they are the same. A long string is cut where it is still text: half an escaped pair of eleven bytes is the
+/// True if they are the same. A long string is cut where it is still text: half an escaped pair of eleven bytes is the
 /// most that goes.
 fn fits(found: &(Vec<u8>, u32, Owned), walked: &(Vec<u8>, u32, Owned)) -> bool {
     match (&found.2, &walked.2) {

@@ -1,5 +1,5 @@
-//! A server's page: whatever it is, figures are finite, come of what the page says, and are read again as they were
-//! written; comments and nonsense between its lines change nothing.
+//! A server's page, valid or not: figures are finite, derive from the page, and survive a round trip. Comments and
+//! nonsense between its lines change nothing.
 
 #![no_main]
 

@@ -24,7 +24,7 @@ fuzz_target!(|data: &[u8]| {
             info(&mut trace, Some(64)).ok();
         }
     }
-    // What is detect is written in every format.
+    // A detected trace is written in every format.
     for target in FORMATS.iter().filter(|format| format.write.is_some()) {
         let Some(source) = source(data) else { return };
         let Some(read) = detect(&source).ok().and_then(|format| format.read) else { return };

@@ -1,5 +1,5 @@
-//! W3C trace context: the first line is a `traceparent`, the rest a `tracestate`. A parent is read as the standard says
-//! to the letter, and what we send on is one too.
+//! W3C trace context: the first line is a `traceparent`, the rest a `tracestate`. A parent is parsed by the letter of
+//! the standard, and the forwarded one is valid too.
 
 #![no_main]
 

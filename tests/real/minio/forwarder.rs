@@ -1,4 +1,4 @@
-//! A TCP forwarder in front of the storage that breaks connections as its test says.
+//! A TCP forwarder in front of the storage that breaks connections on its test's command.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
-/// What happens to connections from now on, also to open ones.
+/// Fault of connections from now on, also of open ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Nothing: every byte passes.

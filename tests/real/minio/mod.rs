@@ -25,7 +25,7 @@ use crate::support::upstream::Upstream;
 /// Repeated attempts pause for up to a minute.
 const MINUTES: Duration = Duration::from_secs(180);
 
-/// What a test's proxies share: the storage behind a forwarder, the server of models, and a spool.
+/// Common parts of a test's proxies: the storage behind a forwarder, the server of models, and a spool.
 struct Stage {
     minio: Minio,
     network: Forwarder,
@@ -35,7 +35,7 @@ struct Stage {
     format: &'static str,
     /// Requests sent so far; the next has this number.
     sent: u64,
-    /// What all proxies have logged and shown.
+    /// Logs and pages of all proxies.
     shown: String,
 }
 

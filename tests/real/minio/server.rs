@@ -53,7 +53,7 @@ impl Minio {
     pub(crate) fn retain(&self) {
         let rule = "<ObjectLockConfiguration><ObjectLockEnabled>Enabled</ObjectLockEnabled><Rule><DefaultRetention>\
             <Mode>COMPLIANCE</Mode><Days>1</Days></DefaultRetention></Rule></ObjectLockConfiguration>";
-        // What curl signs has a body without a digest otherwise, which the server refuses.
+        // Without these headers curl sends no digest of the body, which the server refuses.
         let digests = "printf %s \"$0\" | openssl md5 -binary | base64; printf %s \"$0\" | sha256sum | cut -c1-64";
         let digests = Command::new("sh").args(["-c", digests, rule]).output().unwrap().stdout;
         let digests = String::from_utf8(digests).unwrap();

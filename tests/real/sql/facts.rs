@@ -1,4 +1,4 @@
-//! What the queries have to answer: from the rows themselves, and from the verbs that read them.
+//! Expected answers of the queries: from the rows themselves, and from the verbs that read them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -60,7 +60,7 @@ impl Facts {
         let limits = format!("ttft<={}ms tpot<={}ms", captures.slo[0], captures.slo[1]);
         let slos = [format!("--slo=all: {limits}"), format!("--slo=gold[tier=gold]: {limits}")];
         facts.goodput = json_of(&["report", a, b, &slos[0], &slos[1], "--json"])["goodput"].take();
-        // Without a cache size it does not say what the engines report.
+        // Without a cache size it does not print the engines' report.
         facts.reuse =
             json_of(&["trace", "reuse", &captures.lake, "--by", "model", "--cache-blocks", "100000", "--json"]);
         facts

@@ -1,9 +1,9 @@
 //! The self-test: before a run, it drives as much of the planned load as fits, for at least 2.5 s. The target is an
 //! in-process server with a known token interval.
 //!
-//! The server shares the machine, so the result is the worst error that the load generator itself can add: the server's
-//! own lateness appears in the interval. The server's CPU time is excluded, because only the other threads are counted.
-//! The part of the plan beyond the test's limits is extrapolated from the CPU cost per event.
+//! The server shares the machine, so the result is an upper bound on the load generator's own error. The server's
+//! lateness appears in the interval. The server's CPU time is excluded, because only the other threads are counted. The
+//! part of the plan beyond the test's limits is extrapolated from the CPU cost per event.
 
 mod latency_stats;
 mod load;

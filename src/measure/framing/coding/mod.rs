@@ -101,7 +101,7 @@ impl Decoder {
         Some(Self { coding, piece: Vec::new(), is_full: false })
     }
 
-    /// Whether the bytes need no decoding.
+    /// True if the bytes need no decoding.
     pub fn is_identity(&self) -> bool {
         matches!(self.coding, ContentCoding::Identity)
     }
@@ -127,7 +127,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Whether there is more to decode.
+    /// True if there is more to decode.
     fn has_more(&self, bytes: &[u8]) -> bool {
         self.is_full || !bytes.is_empty()
     }

@@ -19,7 +19,7 @@ pub(super) enum CallError {
     Upstream(UpstreamError),
 }
 
-/// See the module.
+/// An exchange with the upstream, and the request body that it still uploads.
 pub(super) struct Call {
     request: Option<Incoming>,
     complete: bool,

@@ -51,7 +51,7 @@ pub(super) async fn serve(io: MaybeTlsStream, first: Vec<u8>, seat: ConnectionSl
     let limits = worker.config().limits;
     let mut builder = http2::Builder::new(LocalExecutor);
     builder
-        // What the server says of the time is the server's to say.
+        // Only the server sets the `date` header.
         .auto_date_header(false)
         .initial_stream_window_size(DOWNSTREAM_STREAM_WINDOW_BYTES)
         .initial_connection_window_size(DOWNSTREAM_CONNECTION_WINDOW_BYTES)
@@ -120,7 +120,7 @@ pub(super) async fn serve(io: MaybeTlsStream, first: Vec<u8>, seat: ConnectionSl
 struct InFlightGuard(Rc<FinishedBodies>);
 
 impl InFlightGuard {
-    /// Whether no request is open: only the connection and its service hold a clone.
+    /// True if no request is open: only the connection and its service hold a clone.
     fn is_idle(&self) -> bool {
         Rc::strong_count(&self.0) == 2
     }
@@ -254,7 +254,7 @@ fn build_error_response(
     mut observation: RequestObserver,
 ) -> Response<ResponseBodySource> {
     let answer = refusal.to_response(request, observation.dialect());
-    // What ends with its head must have no body at all: to a gRPC client such a head is the trailers.
+    // A response that ends with its head must have no body at all: to a gRPC client such a head is the trailers.
     let body = Some(answer.body).filter(|body| !body.is_empty()).map(Bytes::from);
     let mut reply = Response::new(ResponseBodySource::Text(body));
     *reply.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::BAD_GATEWAY);

@@ -104,8 +104,8 @@ impl RelayedBody {
         upstream: Rc<UpstreamClient>,
         permit: StreamPermit,
     ) -> Self {
-        // What ends with its head must end so here: to a gRPC client such a head is the trailers, and an empty piece
-        // behind it an error.
+        // A response that ends with its head must end so here too. To a gRPC client such a head is the trailers, and an
+        // empty piece behind it an error.
         let ended = call.exchange.is_over();
         let (call, observation) = (Some(call), Some(observation));
         Self {
@@ -199,7 +199,7 @@ impl RelayedBody {
                 return Poll::Pending;
             }
         };
-        // What ends with its last piece is not asked for another, in which the rest of it could follow.
+        // After its last piece the body is not polled again, so the injection writes the rest of the text now.
         self.read = matches!(step, Ok(BodyStep::End)) || call.exchange.has_ended();
         if let Some(asking) = observation.usage_injection() {
             asking.edit_response(&mut payload, 0, self.read);

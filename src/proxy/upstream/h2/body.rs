@@ -99,7 +99,7 @@ impl SendQueue {
         self.wake();
     }
 
-    /// Whether hyper has taken every frame.
+    /// True if hyper has taken every frame.
     pub(super) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }

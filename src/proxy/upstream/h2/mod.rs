@@ -83,9 +83,9 @@ impl Http2Connection {
 pub(super) struct Http2Connections(Vec<Http2Connection>);
 
 impl Http2Connections {
-    /// A connection with capacity for another stream. An idle one with unread bytes is passed over: they may say that
-    /// the server closes, and a request that crosses a close is lost. Only one upload per connection may be unfinished: a server that
-    /// stops reading it may leave the requests beside it without a window, and they would never arrive.
+    /// A connection with capacity for another stream. An idle one with unread bytes is passed over: they may be a
+    /// GOAWAY, and a request that crosses a close is lost. At most one upload per connection may be unfinished. If the
+    /// server stops reading it, requests beside it could lack a window and never arrive.
     pub(super) fn open(&mut self) -> Option<Http2Connection> {
         self.0.retain(|connection| !connection.sender.is_closed() && !connection.suspect.get());
         let is_open = |connection: &&Http2Connection| {
@@ -105,7 +105,7 @@ impl Http2Connections {
         });
     }
 
-    /// Whether all connections are closed, or have had no traffic since the last two checks.
+    /// True if all connections are closed, or have had no traffic since the last two checks.
     pub(super) fn is_unused(&self) -> bool {
         self.0.iter().all(|connection| connection.sender.is_closed() || connection.idle.get())
     }
@@ -212,12 +212,12 @@ impl Http2Exchange {
         self.retry_buffer.as_ref().map(|kept| kept.to_request(&self.request, &self.uploads))
     }
 
-    /// Whether another connection may take the request.
+    /// True if another connection may take the request.
     pub(super) fn can_retry(&self) -> bool {
         self.unprocessed.is_some() && self.attempts < MAX_ATTEMPTS
     }
 
-    /// Whether the next attempt is the last one.
+    /// True if the next attempt is the last one.
     pub(super) fn is_last_attempt(&self) -> bool {
         self.attempts + 1 == MAX_ATTEMPTS
     }
@@ -400,7 +400,7 @@ fn to_trailers(fields: &HeaderMap) -> Head {
     head
 }
 
-/// Whether the server reports that it has not processed a request, which may then be sent again (RFC 9113, section
+/// True if the server reports that it has not processed a request, which may then be sent again (RFC 9113, section
 /// 8.7): it refused the stream, or sent a GOAWAY below the stream's id.
 fn is_unprocessed(error: &hyper::Error) -> bool {
     is_refused(error)
@@ -409,7 +409,7 @@ fn is_unprocessed(error: &hyper::Error) -> bool {
         })
 }
 
-/// Whether the server refused the stream, while its connection stays open.
+/// True if the server refused the stream, while its connection stays open.
 pub(super) fn is_refused(error: &hyper::Error) -> bool {
     http2_error(error).is_some_and(|error| {
         error.is_remote() && error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM)

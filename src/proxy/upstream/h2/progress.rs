@@ -25,12 +25,12 @@ pub(super) struct UploadProgress {
 }
 
 impl UploadProgress {
-    /// Whether an upload's body has not ended.
+    /// True if an upload's body has not ended.
     pub(super) fn is_unfinished(&self) -> bool {
         self.unfinished.load(Relaxed) > 0
     }
 
-    /// Whether uploads wait and none progresses: the server grants no window to the connection, or to any upload.
+    /// True if uploads wait and none progresses: the server grants no window to the connection, or to any upload.
     pub(super) fn is_stalled(&self) -> bool {
         self.unsent.load(Relaxed) > 0
             && Clock::Monotonic.now().since(Stamp::from_nanos(self.last_progress.load(Relaxed))) >= MIN_STALL

@@ -223,7 +223,7 @@ impl Stage {
     }
 }
 
-/// What ends a load.
+/// Limits at which a load ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LoadEnd {
     /// Number of arrivals.

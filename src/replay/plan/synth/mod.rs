@@ -43,7 +43,7 @@ pub struct SyntheticTrace {
     pub prefix_groups: u64,
     /// Model name in the requests.
     pub model: Option<String>,
-    /// Whether requests ask for streaming.
+    /// True if requests ask for streaming.
     pub stream: bool,
     /// Seed of all random draws.
     pub seed: u64,

@@ -1,4 +1,4 @@
-//! What a simulated plan rests on: where the twin extrapolates, assumptions and warnings.
+//! Evidence for a simulated plan: where the twin extrapolates, assumptions and warnings.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -13,7 +13,7 @@ use crate::report::warnings::WarningText;
 /// A quantity is beyond the fitted one from this factor on.
 const MAX_EXCESS: f64 = 1.05;
 
-/// Whether a value is beyond the most that a fit has seen.
+/// True if a value is beyond the most that a fit has seen.
 pub fn is_beyond(value: f64, fitted: f64) -> bool {
     value > fitted * MAX_EXCESS
 }

@@ -69,7 +69,7 @@ pub struct SimulatedGoals {
     pub text: String,
     /// SLOs that the goals count.
     pub slos: Vec<Slo>,
-    /// Whether every limited metric has a held-out error.
+    /// True if every limited metric has a held-out error.
     pub has_errors: bool,
     /// The SLOs of all views, one view after the other.
     pub(super) settings: AccumulatorSettings,

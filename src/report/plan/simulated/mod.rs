@@ -59,7 +59,7 @@ pub struct PlanTwin {
     pub admission: u32,
 }
 
-/// What the simulations found.
+/// Results of the simulations.
 #[derive(Debug)]
 pub struct SimulatedNeeds {
     /// Fleets of a constant size.

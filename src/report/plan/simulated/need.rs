@@ -78,7 +78,7 @@ impl NeedSearch {
         (0..last.shortfalls.len()).map(need).collect()
     }
 
-    /// Whether any simulated fleet keeps the goals of a window.
+    /// True if any simulated fleet keeps the goals of a window.
     pub fn is_attainable(&self, window: usize, view: TwinView) -> bool {
         self.smallest(window, view).is_some()
     }

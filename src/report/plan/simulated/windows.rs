@@ -35,7 +35,7 @@ pub struct SimulatedWindow {
     incomplete: u64,
 }
 
-/// What the simulation knows of a request beyond its row.
+/// Simulated state of a request, beyond its row.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SimulatedRequest {
     /// Arrival since the first request, in seconds.
@@ -44,7 +44,7 @@ pub struct SimulatedRequest {
     pub in_flight: u32,
     /// Prompt and output tokens.
     pub context_tokens: u64,
-    /// Whether it was turned away because too many others waited.
+    /// True if it was turned away because too many others waited.
     pub is_refused: bool,
 }
 
