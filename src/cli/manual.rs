@@ -1,7 +1,7 @@
 //! `streamgauge help`: the help of a verb, or a chapter of the manual.
 //!
-//! The chapters are the README files of the repository, so the program and the repository cannot disagree. No topic has
-//! the name of a verb: `help proxy` is the verb's help.
+//! The chapters are the README files of the repository, so the program and the repository cannot disagree. Some of their
+//! sections are topics too. No topic has the name of a verb: `help proxy` is the verb's help.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub(super) struct Args {
     /// A verb with its subcommands, or a topic of the manual [default: list both]
     topic: Vec<String>,
 
-    /// Write a manual page (man) of each verb into this folder, e.g. /usr/local/share/man/man1
+    /// Write manual pages (man) of each verb and topic into this folder, e.g. /usr/local/share/man/man1
     #[arg(long, value_name = "DIR", conflicts_with = "topic", value_hint = ValueHint::DirPath)]
     man: Option<PathBuf>,
 }
@@ -73,25 +73,61 @@ const CHAPTERS: [Chapter; 17] = [
     chapter!("tests", "tests/README.md", "where a test belongs, and how to run one"),
 ];
 
+/// Sections that are topics of their own: topic, chapter, heading.
+const SECTIONS: [(&str, &str, &str); 3] = [
+    ("sizing", "deploying", "## Sizing and cardinality"),
+    ("troubleshooting", "deploying", "## Troubleshooting"),
+    ("upgrade", "deploying", "## Upgrade"),
+];
+
+/// Every topic, with its text.
+fn topics() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let chapters = CHAPTERS.iter().map(|chapter| (chapter.topic, chapter.text));
+    let sections = SECTIONS.iter().filter_map(|(topic, chapter, heading)| {
+        let chapter = CHAPTERS.iter().find(|other| other.topic == *chapter)?;
+        Some((*topic, section(chapter.text, heading)?))
+    });
+    chapters.chain(sections)
+}
+
+/// The part of a chapter from this heading to the next of its level.
+fn section<'a>(text: &'a str, heading: &str) -> Option<&'a str> {
+    let begin = text.find(&format!("\n{heading}\n"))? + 1;
+    let end = text[begin..].find("\n## ").map_or(text.len(), |end| begin + end + 1);
+    Some(&text[begin..end])
+}
+
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(folder) = &args.man {
         return write_man_pages(folder);
     }
     match &*args.topic {
         [] => crate::cli::terminal::print(&overview()),
-        [topic] if let Some(chapter) = CHAPTERS.iter().find(|chapter| chapter.topic == topic) => {
-            crate::cli::terminal::print(chapter.text)
-        }
+        [topic] if let Some((_, text)) = topics().find(|(name, _)| name == topic) => crate::cli::terminal::print(text),
         verb => Ok(verb_help(verb)),
     }
 }
 
-/// Writes a page for the program and for each verb.
+/// Writes a page for the program, each verb and each topic.
 fn write_man_pages(folder: &Path) -> anyhow::Result<ExitCode> {
     let problem = || format!("{}: cannot write manual pages", folder.display());
     std::fs::create_dir_all(folder).with_context(problem)?;
     clap_mangen::generate_to(super::command(), folder).with_context(problem)?;
+    for (topic, text) in topics() {
+        std::fs::write(folder.join(format!("streamgauge-{topic}.1")), man_page(topic, text)).with_context(problem)?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A chapter as it is: tables and examples keep their lines.
+fn man_page(topic: &str, text: &str) -> String {
+    let mut page = format!(".TH streamgauge-{topic} 1\n.nf\n");
+    for line in text.lines() {
+        // A dot or an apostrophe at the start of a line is a request, and a backslash an escape.
+        let guard = if line.starts_with(['.', '\'']) { "\\&" } else { "" };
+        _ = writeln!(page, "{guard}{}", line.replace('\\', "\\e").replace('-', "\\-")).is_ok();
+    }
+    page
 }
 
 /// The program's own help, then the topics.
@@ -99,7 +135,10 @@ fn overview() -> String {
     let mut text = format!("{}\nTopics of the manual (`streamgauge help TOPIC`):\n", super::command().render_help());
     for Chapter { topic, path, about, .. } in &CHAPTERS {
         // A string takes every line.
-        _ = writeln!(text, "  {topic:<13} {about} ({path})").is_ok();
+        _ = writeln!(text, "  {topic:<15} {about} ({path})").is_ok();
+    }
+    for (topic, chapter, _) in SECTIONS {
+        _ = writeln!(text, "  {topic:<15} a section of `{chapter}`").is_ok();
     }
     text
 }
@@ -111,7 +150,7 @@ fn verb_help(verb: &[String]) -> ExitCode {
     // A closed pipe leaves no reader.
     error.print().ok();
     if error.exit_code() != 0 {
-        let topics: Vec<&str> = CHAPTERS.iter().map(|chapter| chapter.topic).collect();
+        let topics: Vec<&str> = topics().map(|(topic, _)| topic).collect();
         crate::cli::terminal::eprint_line(&format!("\nTopics of the manual: {}", topics.join(", ")));
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(super::exit_code::EXIT_USAGE))
@@ -125,6 +164,20 @@ mod tests {
     fn no_topic_hides_a_verb() {
         let command = super::super::command();
         let verbs: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
-        assert!(CHAPTERS.iter().all(|chapter| !verbs.contains(&chapter.topic)));
+        assert!(topics().all(|(topic, _)| !verbs.contains(&topic)));
+    }
+
+    #[test]
+    fn a_section_is_a_topic_from_its_heading_to_the_next() {
+        assert_eq!(topics().count(), CHAPTERS.len() + SECTIONS.len());
+        let text = "# A\n\n## B\n\nb\n\n### C\n\n## D\nd\n";
+        assert_eq!(section(text, "## B"), Some("## B\n\nb\n\n### C\n\n"));
+        assert_eq!(section(text, "## D"), Some("## D\nd\n"));
+        assert_eq!(section(text, "## E"), None);
+    }
+
+    #[test]
+    fn a_line_of_a_chapter_is_no_request_of_man() {
+        assert_eq!(man_page("x", ".a\\b\n'c"), ".TH streamgauge-x 1\n.nf\n\\&.a\\eb\n\\&'c\n");
     }
 }

@@ -22,9 +22,11 @@ use crate::report::plan::simulated::SimulatedPlan;
 use crate::report::source::RunFile;
 use crate::report::sweep::Sweep;
 use crate::report::sweep::file::SweepFile;
+use crate::sim::SendLogPage;
 use crate::trace::diff::TraceDiff;
 use crate::trace::info::TraceInfo;
 use crate::trace::reuse::ReuseReport;
+use crate::trace_file::server_metrics::{Scrape, ScrapesHeader};
 
 /// Print the JSON Schema of a document, or list the documents
 ///
@@ -53,7 +55,7 @@ struct JsonDocument {
 }
 
 /// All kinds, in the order of the verbs.
-const DOCUMENTS: [JsonDocument; 25] = [
+const DOCUMENTS: [JsonDocument; 28] = [
     document::<demo::DemoSummary<'static>>("demo", "`demo --json`"),
     document::<Inspection>("inspect", "`inspect --json`"),
     JsonDocument {
@@ -61,6 +63,8 @@ const DOCUMENTS: [JsonDocument; 25] = [
         source: "run.json of a run, also `replay --json` and `load --json`; the keys that reports read",
         schema: schema_of_read::<RunFile>,
     },
+    document::<ScrapesHeader>("server-metrics-header", "the first line of server_metrics.jsonl.zst of a run"),
+    document::<Scrape>("server-metrics", "a further line of server_metrics.jsonl.zst"),
     document::<SweepFile>("sweep-file", "sweep.json of a sweep"),
     document::<Sweep>("sweep", "`sweep --json`, and `report --json` of a sweep"),
     document::<Report>("report", "`report --json` of runs and captures"),
@@ -81,6 +85,7 @@ const DOCUMENTS: [JsonDocument; 25] = [
     document::<admin::state::StateResponse<'static>>("api-state", "`/api/state` of the admin port"),
     document::<admin::live::LiveEvent<'static>>("api-live", "an event of `/api/live`"),
     document::<admin::history::HistoryResponse<'static>>("api-history", "`/api/history`"),
+    document::<SendLogPage<'static>>("sim-sends", "`/sim/sends` of `sim`"),
     document::<EngineResponse>("api-engine", "`/api/engine`"),
     document::<admin::requests::RequestsResponse>("api-requests", "`/api/requests`"),
 ];
@@ -103,6 +108,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let wanted = args.document.as_deref().and_then(|name| DOCUMENTS.iter().find(|document| document.name == name));
     terminal::print(&match wanted {
         Some(document) => format!("{:#}\n", (document.schema)().as_value()),
-        None => DOCUMENTS.iter().map(|document| format!("{:<15} {}\n", document.name, document.source)).collect(),
+        None => DOCUMENTS.iter().map(|document| format!("{:<21} {}\n", document.name, document.source)).collect(),
     })
 }

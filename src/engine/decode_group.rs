@@ -5,7 +5,7 @@
 //! many sequences are in it. What happened to a member is computed once, when it leaves.
 
 use super::blocks::BlockPool;
-use super::sequence::Sequence;
+use super::sequence::{GroupMember, Sequence};
 use super::stats::EngineStats;
 use crate::measure::time::Stamp;
 
@@ -31,18 +31,6 @@ pub(super) struct DecodeGroup {
     members_by_block_phase: Vec<u32>,
     /// Tokens that each member has taken, modulo the length of a block.
     tokens_taken: u32,
-}
-
-/// A sequence's place in the group.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct GroupMember {
-    /// Steps of the group when it joined.
-    joined: u64,
-    /// Number in the step log of its next step.
-    log_step: Option<u64>,
-    /// Number of the step that ends it.
-    finish: u64,
-    block_phase: usize,
 }
 
 impl DecodeGroup {

@@ -123,7 +123,7 @@ pub struct Engine {
 
 #[derive(Debug)]
 enum Scheduler {
-    Batching(BatchScheduler),
+    Batching(Box<BatchScheduler>),
     Cadence(CadenceScheduler),
 }
 
@@ -131,7 +131,7 @@ impl Engine {
     /// Creates an idle engine.
     pub fn new(options: &EngineOptions) -> Self {
         let scheduler = match options.exact_cadence {
-            None => Scheduler::Batching(BatchScheduler::new(options)),
+            None => Scheduler::Batching(Box::new(BatchScheduler::new(options))),
             Some(cadence) => Scheduler::Cadence(CadenceScheduler::new(options, cadence)),
         };
         Self { next_seq: 0, stats: EngineStats::default(), scheduler }

@@ -1,7 +1,6 @@
 //! One sequence of the batch scheduler: its progress, and what a step adds to it.
 
 use super::blocks::BlockLease;
-use super::decode_group::GroupMember;
 use super::stats::{E2E_BOUNDS, EngineStats, TTFT_BOUNDS};
 use super::token_times::TokenSteps;
 use super::{EngineJob, EngineOutput, FinishedJob};
@@ -33,6 +32,18 @@ pub(super) struct Sequence {
     pub(super) steps: TokenSteps,
     /// Set while it is counted in the group; then all that a step changes is as it was when it joined.
     pub(super) member: Option<GroupMember>,
+}
+
+/// A sequence's place in the group of those that decode in every step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GroupMember {
+    /// Steps of the group when it joined.
+    pub(super) joined: u64,
+    /// Number in the step log of its next step.
+    pub(super) log_step: Option<u64>,
+    /// Number of the step that ends it.
+    pub(super) finish: u64,
+    pub(super) block_phase: usize,
 }
 
 impl Sequence {

@@ -44,4 +44,5 @@ mod text_generator;
 mod token_queue;
 
 pub use options::{SimOptions, SimOptionsError};
+pub use send_log::SendLogPage;
 pub use server::{BindError, RunningServer, SimServer, runtime};

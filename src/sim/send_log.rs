@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::token_queue::lock;
@@ -60,8 +61,8 @@ pub(super) struct SendLogs {
 }
 
 /// Response of `/sim/sends`. All times are nanoseconds on the process's monotonic time line.
-#[derive(Serialize)]
-struct SendLogPage<'a> {
+#[derive(Serialize, JsonSchema)]
+pub struct SendLogPage<'a> {
     simulated: bool,
     id: &'a str,
     /// Offset from a time to nanoseconds since 1970.
@@ -72,7 +73,8 @@ struct SendLogPage<'a> {
     events: Vec<SendLogLine>,
 }
 
-#[derive(Serialize)]
+/// One event of the page.
+#[derive(Serialize, JsonSchema)]
 struct SendLogLine {
     tokens: u32,
     planned_ns: u64,

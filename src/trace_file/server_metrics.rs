@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use zstd::stream::{read::Decoder, write::Encoder};
 
@@ -25,7 +26,7 @@ const MAX_LINE_BYTES: u64 = 64 << 10;
 const MAX_ROWS: usize = 1_000_000;
 
 /// The first line of the file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ScrapesHeader {
     /// Version of the rows.
     pub streamgauge_server_metrics: u32,
@@ -36,7 +37,7 @@ pub struct ScrapesHeader {
 }
 
 /// One scrape of one server.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Scrape {
     /// Time of the request, in nanoseconds since time zero. Negative for the first scrape, before the run starts.
     pub at: i64,

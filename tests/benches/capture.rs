@@ -2,7 +2,8 @@
 //! stream's and the writer's.
 //!
 //! `cargo bench --bench capture` prints CPU time, not elapsed: of the thread that hands over, of the whole process besides
-//! it, and what a thousand requests a second come to; and the bytes on disk. `TOKENIZER=FILE` adds blocks of its tokens.
+//! it, and what a thousand requests a second come to; and the bytes on disk, in JSON Lines and in Parquet.
+//! `TOKENIZER=FILE` adds blocks of its tokens.
 //! With `--shape NAME --events N` it only captures so many requests of that shape, for `tests/benches/instructions`.
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and stops where it cannot go on")]
@@ -91,7 +92,7 @@ fn cpu(who: UsageWho) -> f64 {
     micros(usage.user_time()) + micros(usage.system_time())
 }
 
-fn capture(folder: &Path, tokenizer: Option<PathBuf>) -> CaptureRecorder {
+fn capture(folder: &Path, tokenizer: Option<PathBuf>, format: CaptureFormat) -> CaptureRecorder {
     let config = Config {
         target: Some(CaptureTarget::Folder(folder.to_owned())),
         spool: PathBuf::new(),
@@ -104,7 +105,7 @@ fn capture(folder: &Path, tokenizer: Option<PathBuf>) -> CaptureRecorder {
         session: SessionKey::Inferred,
         names: 1,
         sample: SampleShare::ALL,
-        format: CaptureFormat::Jsonl,
+        format,
         keep_bytes: 1 << 30,
         keep_age: Gap::from_millis(3_600_000),
     };
@@ -131,9 +132,9 @@ fn requests(work: &Work, from: u64) -> Vec<(String, Arc<RequestRecord>)> {
     (from..from + BATCH).map(|n| ((work.body)(n), record(n, work.tokens).into())).collect()
 }
 
-fn measure(work: &Work, name: &str, tokenizer: Option<PathBuf>) {
+fn measure(work: &Work, name: &str, tokenizer: Option<PathBuf>, format: CaptureFormat) {
     let folder = tempfile::tempdir().unwrap();
-    let capture = capture(folder.path(), tokenizer);
+    let capture = capture(folder.path(), tokenizer, format);
     let (mut handing, mut writing) = (0.0, 0.0);
     for batch in 0..BATCHES {
         let requests = requests(work, batch * BATCH);
@@ -144,12 +145,19 @@ fn measure(work: &Work, name: &str, tokenizer: Option<PathBuf>) {
     }
     let requests = (BATCH * BATCHES) as f64;
     assert_eq!(capture.stats().count(RecordOutcome::Complete) as f64, requests, "{:?}", capture.stats().records());
+    // Parquet is written when a segment is closed.
+    let all = cpu(UsageWho::RUSAGE_SELF);
     capture.shutdown();
+    writing += cpu(UsageWho::RUSAGE_SELF) - all;
     let bytes: u64 = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
     let (handing, writing) = (handing / requests, writing / requests);
     let share = (handing + writing) * 1_000.0 / 1e6 * 100.0;
     let bytes = bytes as f64 / requests;
-    println!("{:<16} {name:<12} {handing:>14.2} {writing:>14.2} {share:>18.1} {bytes:>14.0}", work.name);
+    println!(
+        "{:<16} {:<8} {name:<12} {handing:>14.2} {writing:>14.2} {share:>18.1} {bytes:>14.0}",
+        work.name,
+        format!("{format:?}")
+    );
 }
 
 fn main() {
@@ -159,7 +167,7 @@ fn main() {
         let events: u64 = value("--events").and_then(|n| n.parse().ok()).unwrap_or(10 * BATCH);
         for work in WORK.iter().filter(|work| work.name == name) {
             let folder = tempfile::tempdir().unwrap();
-            let (capture, requests) = (capture(folder.path(), None), requests(work, 0));
+            let (capture, requests) = (capture(folder.path(), None, CaptureFormat::Jsonl), requests(work, 0));
             for batch in std::iter::repeat_n(&requests[..], (events / BATCH) as usize) {
                 hand_over(&capture, batch);
             }
@@ -167,15 +175,16 @@ fn main() {
         }
         return;
     }
-    let columns = ("request", "blocks of", "hand over, µs", "write, µs", "% of a core at 1k/s", "bytes/request");
+    let columns =
+        ("request", "format", "blocks of", "hand over, µs", "write, µs", "% of a core at 1k/s", "bytes/request");
     println!(
-        "{:<16} {:<12} {:>14} {:>14} {:>18} {:>14}",
-        columns.0, columns.1, columns.2, columns.3, columns.4, columns.5
+        "{:<16} {:<8} {:<12} {:>14} {:>14} {:>18} {:>14}",
+        columns.0, columns.1, columns.2, columns.3, columns.4, columns.5, columns.6
     );
-    for work in &WORK {
-        measure(work, "512 bytes", None);
+    for (work, format) in WORK.iter().flat_map(|work| [(work, CaptureFormat::Jsonl), (work, CaptureFormat::Parquet)]) {
+        measure(work, "512 bytes", None, format);
         if let Some(file) = std::env::var_os("TOKENIZER") {
-            measure(work, "16 tokens", Some(file.into()));
+            measure(work, "16 tokens", Some(file.into()), format);
         }
     }
 }

@@ -268,7 +268,15 @@ fn the_long_version_names_the_build_and_its_target() {
 }
 
 #[test]
-fn help_writes_a_manual_page_for_each_verb() {
+fn a_section_of_the_manual_is_a_topic() {
+    let printed = run(&["help", "sizing"]);
+    let chapter = run(&["help", "deploying"]).stdout;
+    assert!(printed.stdout.starts_with("## Sizing and cardinality\n") && chapter.contains(&printed.stdout));
+    assert!(printed.stdout.len() < chapter.len() / 2, "{}", printed.stdout);
+}
+
+#[test]
+fn help_writes_a_manual_page_for_each_verb_and_topic() {
     let folder = tempfile::tempdir().unwrap();
     let pages = folder.path().join("man1");
     assert_eq!(run(&["help", "--man", pages.to_str().unwrap()]).code, Some(0));
@@ -279,6 +287,8 @@ fn help_writes_a_manual_page_for_each_verb() {
     }
     let page = std::fs::read_to_string(pages.join("streamgauge-proxy.1")).unwrap();
     assert!(page.contains(".TH") && page.contains("\\-\\-max\\-streams"), "{page}");
+    let chapter = std::fs::read_to_string(pages.join("streamgauge-metrics.1")).unwrap();
+    assert!(chapter.starts_with(".TH streamgauge-metrics 1\n.nf\n# ") && chapter.len() > 10_000, "{chapter}");
     let refused = run(&["help", "--man", "/proc/none"]);
     assert_eq!(refused.code, Some(1));
     assert!(refused.stderr.starts_with("error: /proc/none: cannot write manual pages: "), "{}", refused.stderr);

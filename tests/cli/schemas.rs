@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use jsonschema::Validator;
 use serde_json::{Value, json};
+use streamgauge::measure::server_metrics::ServerMetric;
+use streamgauge::trace_file::server_metrics::{Scrape, ScrapesHeader};
 
 use super::demo;
 
@@ -53,7 +55,8 @@ fn validator(name: &str) -> Validator {
     jsonschema::draft202012::new(&schema).unwrap()
 }
 
-fn problems(name: &str, document: &Value) -> Vec<String> {
+/// Where a document is not as its schema says.
+pub(crate) fn problems(name: &str, document: &Value) -> Vec<String> {
     validator(name).iter_errors(document).map(|error| format!("{name}{}: {error}", error.instance_path())).collect()
 }
 
@@ -127,6 +130,22 @@ fn what_is_written_to_folders_is_what_the_schemas_describe() {
 }
 
 #[test]
+fn lines_of_server_metrics_are_what_the_schemas_describe() {
+    let header = ScrapesHeader { streamgauge_server_metrics: 2, started_unix_ns: 1, servers: vec!["http://a".into()] };
+    let scrape = Scrape { at: -5, server: 0, took: 9, figures: [(ServerMetric::Running, 2.0)].into(), failed: None };
+    let failed = Scrape { failed: Some("no answer".to_owned()), ..Scrape::default() };
+    let lines = [
+        ("server-metrics-header", serde_json::to_value(header).unwrap()),
+        ("server-metrics", serde_json::to_value(scrape).unwrap()),
+        ("server-metrics", serde_json::to_value(failed).unwrap()),
+    ];
+    for (name, line) in &lines {
+        assert_eq!(problems(name, line), [""; 0]);
+    }
+    assert_ne!(problems("server-metrics", &lines[0].1), [""; 0]);
+}
+
+#[test]
 fn what_a_twin_prints_is_what_the_schemas_describe() {
     let folder = tempfile::tempdir().unwrap();
     let twin = folder.path().join("twin.json");
@@ -190,6 +209,9 @@ fn each_document_has_a_test_here() {
         "run",
         "sweep-file",
         "hour-manifest",
+        "server-metrics-header",
+        "server-metrics",
+        "sim-sends",
         "demo",
         "twin-fit",
         "twin-run",

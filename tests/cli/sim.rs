@@ -10,6 +10,8 @@ use streamgauge::engine::{CostModel, EngineOptions};
 use streamgauge::measure::time::Gap;
 use streamgauge::sim::{RunningServer, SimOptions, SimServer};
 
+use super::schemas::problems;
+
 /// Steps of a millisecond, so that a test takes a few of them.
 fn quick() -> SimOptions {
     let cost = CostModel {
@@ -505,7 +507,7 @@ fn planned(sim: &RunningServer, id: &str) -> Vec<u64> {
 
 fn planned_at(sim: SocketAddr, id: &str) -> Vec<u64> {
     let sends = Client::connect(sim).get(&format!("/sim/sends?id={id}")).json();
-    assert_eq!(sends["simulated"], true);
+    assert_eq!((&sends["simulated"], problems("sim-sends", &sends)), (&json!(true), vec![]));
     let tokens = sends["events"].as_array().unwrap().iter().filter(|event| event["tokens"] != 0);
     tokens.map(|event| event["planned_ns"].as_u64().unwrap()).collect()
 }

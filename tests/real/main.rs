@@ -49,6 +49,7 @@ mod privacy;
 mod prometheus;
 mod replays;
 mod reuse;
+mod routers;
 mod schema;
 mod sidecar;
 mod signals;

@@ -61,7 +61,7 @@ fn none_of_3_000_requests_over_http2_to_nginx_that_sends_goaway_is_lost() {
     let _turn = processes::shared_turn();
     let sim = tools::sim(&["--step-base", "10us", "--step-per-seq", "1us"]);
     let folder = tempfile::tempdir().unwrap();
-    let nginx = tools::nginx(sim.addr, folder.path());
+    let nginx = tools::nginx(&[sim.addr], "", folder.path());
     let proxy = ProxyProcess::with(nginx.addr, |command| {
         command.arg("--upstream-http=http2");
     });

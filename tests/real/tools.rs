@@ -95,11 +95,16 @@ pub(crate) fn rotel(to: SocketAddr) -> Rotel {
     Rotel { grpc, http, _running: running }
 }
 
-/// nginx before `server`, with its files in `directory`: it speaks HTTP/2, and closes each connection after 100 requests.
-pub(crate) fn nginx(server: SocketAddr, directory: &Path) -> Tool {
+/// nginx before `servers`, with its files in `directory`: it speaks HTTP/2, and closes each connection after 100 requests.
+/// `balance` is a directive of nginx's `upstream` block; without one the servers take turns.
+pub(crate) fn nginx(servers: &[SocketAddr], balance: &str, directory: &Path) -> Tool {
     let addr = address();
-    let ports = [addr.port(), server.port()].map(|port| port.to_string());
-    serve("nginx", addr, &[&ports[0], &ports[1], directory.to_str().unwrap()], MINUTE, "/health")
+    let ports: Vec<String> = servers.iter().map(|server| server.port().to_string()).collect();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/start");
+    let running = ChildProcess::start("nginx", &script, |command| {
+        command.env("BALANCE", balance).args(["nginx", &addr.port().to_string(), &ports.join(",")]).arg(directory);
+    });
+    Tool { running: running.ready(addr, || is_up(addr, "/health")), addr }
 }
 
 /// MinIO, an S3 server, with its data in `directory` and these credentials.

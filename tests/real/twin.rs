@@ -23,6 +23,8 @@ const FIGURES: [(&str, &str); 6] =
     [("ttft", "p50"), ("itl", "p50"), ("e2e", "p50"), ("ttft", "p99"), ("itl", "p99"), ("e2e", "p99")];
 /// Largest median error over the loads: of medians, and of tails, which stalls of the machine make.
 const MOST: [f64; 2] = [0.25, 0.6];
+/// Largest median error of the goodput, as a share of all requests.
+const MOST_GOODPUT: f64 = 0.2;
 /// Largest error of the throughput of a full engine: within an hour one load filled vLLM with 1,365 to 1,641 tokens/s.
 const MOST_SATURATED: f64 = 0.4;
 
@@ -73,17 +75,27 @@ impl Subject<'_> {
         json_of(&["twin", "fit", &captures[0], &captures[1], "-o", &self.text("twin.json"), "--json"])
     }
 
-    /// Reports of a captured load and of its simulation.
-    fn reports(&self, name: &str) -> [Value; 2] {
-        let (capture, simulated) = (self.text(name), self.text(&format!("simulated-{name}")));
-        json_of(&["twin", "run", &self.text("twin.json"), "--traffic", &capture, "--out", &simulated, "--json"]);
-        [&capture, &simulated].map(|path| json_of(&["report", path, "--json"]))
+    /// An SLO that 90 % of the fitted load's requests meet in TTFT, and 90 % in TPOT.
+    fn slo(&self) -> String {
+        let report = json_of(&["report", &self.text("fitted"), "--json"]);
+        let [ttft, tpot] = ["ttft", "tpot"].map(|figure| report["metrics"][figure]["p90"].as_f64().unwrap());
+        format!("--slo=held: ttft<={ttft:.3}ms tpot<={tpot:.3}ms")
     }
 
-    /// Relative errors of [`FIGURES`] for one load.
-    fn errors(&self, name: &str) -> [f64; 6] {
+    /// Reports of a captured load and of its simulation.
+    fn reports(&self, name: &str) -> [Value; 2] {
+        let slo = self.slo();
+        let (capture, simulated) = (self.text(name), self.text(&format!("simulated-{name}")));
+        json_of(&["twin", "run", &self.text("twin.json"), "--traffic", &capture, "--out", &simulated, "--json"]);
+        [&capture, &simulated].map(|path| json_of(&["report", path, "--json", &slo]))
+    }
+
+    /// Relative errors of [`FIGURES`] for one load, and the difference of the goodput.
+    fn errors(&self, name: &str) -> ([f64; 6], f64) {
         let [measured, predicted] = self.reports(name);
-        FIGURES.map(|(figure, percentile)| {
+        let shares = [&measured, &predicted].map(|report| report["goodput"][0]["share"].as_f64().unwrap());
+        eprintln!("| {} | {name} | goodput | {:.3} | {:.3} | |", self.name, shares[0], shares[1]);
+        let errors = FIGURES.map(|(figure, percentile)| {
             let [measured, predicted] = [&measured, &predicted].map(|report| &report["metrics"][figure][percentile]);
             let error = predicted.as_f64().unwrap() / measured.as_f64().unwrap() - 1.0;
             eprintln!(
@@ -92,7 +104,8 @@ impl Subject<'_> {
                 100.0 * error
             );
             error
-        })
+        });
+        (errors, shares[1] - shares[0])
     }
 
     /// Output tokens per second under a load that the engine does not carry, measured and predicted.
@@ -121,7 +134,9 @@ impl Subject<'_> {
 
         let loads = ["half the rate", "half as much again", "longer", "shared prefixes", "Mooncake"];
         let errors = loads.map(|load| self.errors(load));
-        let medians: Vec<f64> = (0..FIGURES.len()).map(|figure| median(errors.map(|of| of[figure].abs()))).collect();
+        let medians: Vec<f64> = (0..FIGURES.len()).map(|figure| median(errors.map(|of| of.0[figure].abs()))).collect();
+        let goodput = median(errors.map(|of| of.1.abs()));
+        eprintln!("| {} | median of all loads | goodput | | | {goodput:.3} |", self.name);
         for ((figure, percentile), error) in FIGURES.into_iter().zip(&medians) {
             eprintln!("| {} | median of all loads | {figure} {percentile} | | | {:.0} % |", self.name, 100.0 * error);
         }
@@ -131,6 +146,7 @@ impl Subject<'_> {
             let most = if percentile == "p50" { MOST[0] } else { MOST[1] };
             assert!(*error < most, "{figure} {percentile}: {error}");
         }
+        assert!(goodput < MOST_GOODPUT, "{goodput}");
         assert!((predicted / measured - 1.0).abs() < MOST_SATURATED, "{measured} tokens/s, {predicted} predicted");
     }
 }

@@ -8,7 +8,8 @@
 //! repository (<https://github.com/open-telemetry/semantic-conventions/tree/v1.41.1/docs/gen-ai>). Their unreleased
 //! successor (<https://github.com/open-telemetry/semantic-conventions-genai>, with `docs/gen-ai` and a migration guide)
 //! keeps the three server metrics and renames or replaces those of clients. Rows that exist in one version only have a
-//! [`Convention`]. A proxy is a server to its clients and the client of its upstream, so it has both families. Instruments without a convention are named `streamgauge.*`.
+//! [`Convention`]. A proxy is a server to its clients and the client of its upstream, so it has both families.
+//! Instruments without a convention are named `streamgauge.*`.
 //!
 //! Stream and SLO instruments carry the model too, with the usual limit on models, because two models on one server
 //! differ in latency.

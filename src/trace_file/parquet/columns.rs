@@ -10,6 +10,19 @@ use crate::trace_file::gap_sketch::sketch;
 use crate::trace_file::gaps;
 use crate::trace_file::row::TraceEntry;
 
+/// A row whose gaps are unpacked, once for all columns that hold them.
+pub(super) struct ParquetRow {
+    pub(super) entry: TraceEntry,
+    pub(super) events: Vec<TokenEvent>,
+}
+
+impl From<TraceEntry> for ParquetRow {
+    fn from(mut entry: TraceEntry) -> Self {
+        let packed = entry.timing.gaps.take();
+        Self { entry, events: packed.and_then(|gaps| gaps::unpack(&gaps).ok()).unwrap_or_default() }
+    }
+}
+
 /// Type of a column and the function that extracts its values.
 pub(super) enum ParquetColumn {
     /// Wall-clock time of the arrival, in microseconds since 1970.
@@ -20,7 +33,7 @@ pub(super) enum ParquetColumn {
     Text(fn(&TraceEntry) -> Option<String>),
     /// JSON text.
     Json(fn(&TraceEntry) -> Option<String>),
-    List(fn(&TraceEntry) -> Vec<u64>),
+    List(fn(&ParquetRow) -> Vec<u64>),
     /// The gaps by bucket ([`gap_sketch`](crate::trace_file::gap_sketch)).
     Sketch,
 }
@@ -55,7 +68,7 @@ pub(super) const COLUMNS: &[(&str, ParquetColumn)] = &[
     ("prompt.tokens", Integer(|row| row.prompt.tokens)),
     ("prompt.source", Text(|row| row.prompt.source.and_then(name))),
     ("prompt.cached", Integer(|row| row.prompt.cached)),
-    ("prompt.blocks", List(|row| row.prompt.blocks.clone())),
+    ("prompt.blocks", List(|row| row.entry.prompt.blocks.clone())),
     ("prompt.parts", Json(|row| (!row.prompt.parts.is_empty()).then(|| json(&row.prompt.parts)))),
     ("session", Text(|row| row.session.clone())),
     ("turn", Integer(|row| row.turn.map(u64::from))),
@@ -73,8 +86,8 @@ pub(super) const COLUMNS: &[(&str, ParquetColumn)] = &[
     ("timing.first_output", Integer(|row| row.timing.first_output)),
     ("timing.ended", Integer(|row| row.timing.ended)),
     ("timing.first_tokens", Integer(|row| row.timing.first_tokens.map(u64::from))),
-    ("gap_ns", List(|row| gaps(row, |gap| gap.gap().as_nanos()))),
-    ("gap_tokens", List(|row| gaps(row, |gap| gap.tokens().map_or(0, u64::from)))),
+    ("gap_ns", List(|row| row.events.iter().map(|event| event.gap().as_nanos()).collect())),
+    ("gap_tokens", List(|row| row.events.iter().map(|event| event.tokens().map_or(0, u64::from)).collect())),
     ("gap_sketch", Sketch),
     ("timing.lost_gaps", Integer(|row| row.timing.lost_gaps)),
     ("abort_tokens", Integer(|row| row.abort_tokens)),
@@ -111,17 +124,9 @@ pub(super) fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-fn events(row: &TraceEntry) -> Vec<TokenEvent> {
-    row.timing.gaps.as_deref().and_then(|gaps| gaps::unpack(gaps).ok()).unwrap_or_default()
-}
-
-fn gaps(row: &TraceEntry, of: fn(TokenEvent) -> u64) -> Vec<u64> {
-    events(row).into_iter().map(of).collect()
-}
-
 /// The sketch of a row's inter-token latencies, as reports compute them.
-pub(super) fn gap_sketch(row: &TraceEntry) -> BTreeMap<i32, u64> {
-    sketch(events(row).into_iter().map(|event| -> Gap { event.latency().0 }))
+pub(super) fn gap_sketch(row: &ParquetRow) -> BTreeMap<i32, u64> {
+    sketch(row.events.iter().map(|event| -> Gap { event.latency().0 }))
 }
 
 /// The schema of the file.

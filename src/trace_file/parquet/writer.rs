@@ -14,7 +14,7 @@ use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
 
 use super::HEADER_KEY;
-use super::columns::{AT, COLUMNS, GAPS, ParquetColumn, gap_sketch, json, schema};
+use super::columns::{AT, COLUMNS, GAPS, ParquetColumn, ParquetRow, column_name, gap_sketch, json, schema};
 use crate::trace_file::row::{TraceEntry, TraceHeader};
 
 /// Maximum requests per row group, and maximum ids and gap bytes in one. The writer holds 60 KiB of metadata per group
@@ -25,7 +25,7 @@ const MAX_ROW_GROUP: (usize, usize) = (32 << 10, 4 << 20);
 pub struct ParquetWriter<W: Write + Send> {
     file: SerializedFileWriter<W>,
     started_unix_ns: Option<u64>,
-    rows: Vec<TraceEntry>,
+    rows: Vec<ParquetRow>,
     list_items: usize,
 }
 
@@ -37,16 +37,21 @@ impl<W: Write + Send> ParquetWriter<W> {
     pub fn new(header: &TraceHeader, out: W) -> Result<Self, ParquetError> {
         let about = KeyValue::new(HEADER_KEY.to_owned(), json(header));
         let gaps = ColumnPath::new([GAPS[0], "list", "element"].map(str::to_owned).to_vec());
+        let integers =
+            COLUMNS.iter().filter(|(_, column)| matches!(column, ParquetColumn::Integer(_) | ParquetColumn::Time));
+        let numbers = integers.map(|(path, _)| ColumnPath::new(vec![column_name(path)])).chain([gaps]);
         let properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
             .set_created_by("streamgauge".to_owned())
-            .set_key_value_metadata(Some(vec![about]))
-            // Gaps hardly repeat, and differ from their neighbours by few bits.
-            .set_column_dictionary_enabled(gaps.clone(), false)
-            .set_column_encoding(gaps, Encoding::DELTA_BINARY_PACKED)
-            .build();
+            .set_key_value_metadata(Some(vec![about]));
+        // Numbers hardly repeat, and differ from their neighbours by few bits. A dictionary would hash each one.
+        let properties = numbers.fold(properties, |properties, path| {
+            properties
+                .set_column_dictionary_enabled(path.clone(), false)
+                .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED)
+        });
         let schema = Arc::new(parse_message_type(&schema())?);
-        let file = SerializedFileWriter::new(out, schema, Arc::new(properties))?;
+        let file = SerializedFileWriter::new(out, schema, Arc::new(properties.build()))?;
         Ok(Self { file, started_unix_ns: header.started_unix_ns, rows: Vec::new(), list_items: 0 })
     }
 
@@ -56,7 +61,7 @@ impl<W: Write + Send> ParquetWriter<W> {
     /// If the write fails.
     pub fn write(&mut self, entry: TraceEntry) -> Result<(), ParquetError> {
         self.list_items += entry.prompt.blocks.len() + entry.timing.gaps.as_ref().map_or(0, String::len);
-        self.rows.push(entry);
+        self.rows.push(entry.into());
         let is_full = self.rows.len() >= MAX_ROW_GROUP.0 || self.list_items >= MAX_ROW_GROUP.1;
         if is_full { self.write_row_group() } else { Ok(()) }
     }
@@ -92,9 +97,9 @@ impl<W: Write + Send> ParquetWriter<W> {
 }
 
 /// Definition levels of all rows, and the values of rows that have one.
-fn levels_and_values<T>(rows: &[TraceEntry], of: impl Fn(&TraceEntry) -> Option<T>) -> (Vec<i16>, Vec<T>) {
+fn levels_and_values<T>(rows: &[ParquetRow], of: impl Fn(&TraceEntry) -> Option<T>) -> (Vec<i16>, Vec<T>) {
     let mut values = Vec::with_capacity(rows.len());
-    let levels = rows.iter().map(|row| of(row).map(|value| values.push(value)).map_or(0, |()| 1)).collect();
+    let levels = rows.iter().map(|row| of(&row.entry).map(|value| values.push(value)).map_or(0, |()| 1)).collect();
     (levels, values)
 }
 
@@ -109,7 +114,7 @@ fn write_column(
     writer: &mut ColumnWriter<'_>,
     column: &ParquetColumn,
     (required, started): (bool, Option<u64>),
-    rows: &[TraceEntry],
+    rows: &[ParquetRow],
 ) -> Result<(), ParquetError> {
     match (writer, column) {
         (ColumnWriter::Int64ColumnWriter(writer), ParquetColumn::Time) => {
@@ -152,7 +157,7 @@ fn write_column(
 /// Writes the two columns of the map.
 fn write_sketches<W: Write + Send>(
     group: &mut SerializedRowGroupWriter<'_, W>,
-    rows: &[TraceEntry],
+    rows: &[ParquetRow],
 ) -> Result<(), ParquetError> {
     let (mut present, mut repeated, mut buckets, mut counts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for row in rows {

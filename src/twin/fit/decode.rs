@@ -167,7 +167,7 @@ impl BentPlane {
         self.knee.is_finite()
     }
 
-    fn residual(&self) -> f64 {
+    fn total_residual(&self) -> f64 {
         self.plane.total_residual
     }
 
@@ -192,14 +192,14 @@ fn has_sides(points: &[DecodePoint], knee: f64) -> bool {
 fn best_plane(points: &[DecodePoint], typical: f64) -> Option<BentPlane> {
     let best = |has_context: bool| {
         let straight = BentPlane::fit(points, true, has_context, f64::INFINITY)?;
-        let is_noisy = straight.residual() > MIN_RESIDUAL * typical;
+        let is_noisy = straight.total_residual() > MIN_RESIDUAL * typical;
         let bent = if is_noisy { best_bend(points, has_context) } else { None };
-        Some(bent.filter(|bent| bent.residual() < MIN_GAIN * straight.residual()).unwrap_or(straight))
+        Some(bent.filter(|bent| bent.total_residual() < MIN_GAIN * straight.total_residual()).unwrap_or(straight))
     };
     let (with, without) = (best(true), best(false));
     let simplest = match (with, without) {
         (Some(with), Some(without)) => {
-            Some(if with.residual() < MIN_GAIN * without.residual() { with } else { without })
+            Some(if with.total_residual() < MIN_GAIN * without.total_residual() { with } else { without })
         }
         (with, without) => with.or(without),
     };
@@ -216,7 +216,7 @@ fn best_bend(points: &[DecodePoint], has_context: bool) -> Option<BentPlane> {
         let is_shown = knee >= 1.0 && has_sides(points, knee);
         if is_shown { BentPlane::fit(points, true, has_context, knee) } else { None }
     };
-    let better = |a: &BentPlane, b: &BentPlane| a.residual().total_cmp(&b.residual());
+    let better = |a: &BentPlane, b: &BentPlane| a.total_residual().total_cmp(&b.total_residual());
     let mut best = KNEES.into_iter().filter_map(fit).min_by(better)?;
     let mut step = (best.knee / 2.0).floor();
     while step >= 1.0 {
@@ -230,7 +230,7 @@ fn best_bend(points: &[DecodePoint], has_context: bool) -> Option<BentPlane> {
 /// Planes that explain the points about as well as the chosen one: with the cost of context that it leaves out, and with
 /// the knees around its own.
 fn equal_planes(points: &[DecodePoint], chosen: BentPlane) -> Vec<BentPlane> {
-    let is_equal = |bent: &BentPlane| bent.residual() <= EQUAL_RESIDUAL * chosen.residual();
+    let is_equal = |bent: &BentPlane| bent.total_residual() <= EQUAL_RESIDUAL * chosen.total_residual();
     let (has_context, knee) = (chosen.has_context(), chosen.knee);
     let mut planes: Vec<BentPlane> = Vec::new();
     if !has_context {
