@@ -113,8 +113,8 @@ enum HangUp {
     Answered,
 }
 
-/// The answer to a second request over a connection that the server ends like this; how many connections it had, and
-/// the requests that it read whole.
+/// The answer to a second request over a connection with this end, the number of connections, and the requests that the
+/// server read whole.
 fn second_reply(request: &str, hang_up: HangUp, settings: &[(&str, &str)]) -> (Response, usize, usize) {
     let ended = Arc::new(AtomicUsize::new(0));
     let upstream = Upstream::start({

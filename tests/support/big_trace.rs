@@ -1,5 +1,5 @@
-//! A trace of any size that is generated while it is read: rows of Mooncake's first five minutes, repeated at later
-//! times with new block ids.
+//! A trace of any size that is generated while it is read. Its rows are those of Mooncake's first five minutes,
+//! repeated at later times with new block ids.
 
 use std::io::{self, Read, Write as _};
 
