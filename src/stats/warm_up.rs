@@ -10,8 +10,8 @@
 //!
 //! # Measured
 //! `tests/stats`, 1,000 runs of 120 slices. Steady runs have a warm-up by mistake in 0, 1 and 6 of 100, for
-//! autocorrelations of 0, 0.5 and 0.8 between slices. Runs that begin six standard deviations too high and recover with
-//! a time constant of a twentieth of the run have theirs found in 100, 95 and 74 of 100.
+//! autocorrelations of 0, 0.5 and 0.8 between slices. Others begin six standard deviations too high and recover with a
+//! time constant of a twentieth of the run. Theirs is found in 100, 95 and 74 of 100.
 
 use super::autocorrelation::autocorrelation_time;
 use super::distributions::t_tail;
