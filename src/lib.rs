@@ -1,14 +1,14 @@
 //! Streamgauge measures the token streams of LLM inference servers and does not change them.
 //!
 //! A stream gauge is the instrument that hydrologists leave in a river. This one sits between a client and an
-//! OpenAI-compatible server as a reverse proxy: bytes go through untouched, every streamed token is stamped when it
-//! *arrived*, and what was learned (time to first token, inter-token latency, goodput) leaves as Prometheus metrics,
-//! OTLP metrics and OTLP traces.
+//! OpenAI-compatible server as a reverse proxy. Bytes go through untouched, and every streamed token is stamped when it
+//! *arrived*. The results (time to first token, inter-token latency, goodput) leave as Prometheus metrics, OTLP metrics
+//! and OTLP traces.
 //!
 //! # The way of the data
 //!
-//! A byte arrives ([`net`]), is forwarded ([`proxy`]), and is then understood ([`measure`]): framing finds the events,
-//! a dialect interprets each event, and one state machine, [`measure::observer::StreamObserver`], makes a
+//! A byte arrives ([`net`]), is forwarded ([`proxy`]), and is then understood ([`measure`]). Framing finds the events,
+//! and a dialect interprets each event. One state machine, [`measure::observer::StreamObserver`], makes a
 //! [`measure::record::RequestRecord`] of them. Records cross one bounded queue to [`export`], where a single
 //! aggregation feeds every exporter. So a scrape and an OTLP ingest of one run have equal counts.
 //!

@@ -9,12 +9,12 @@
 //! ```text
 //! stream's task -> CaptureHandle, record -> control thread -> writer thread: digest -> row -> frame -> segments
 //! ```
-//! The stream's task only hands over data ([`recorder`]): a long body as soon as it is sent, a short one with the end
-//! of the request. The control thread counts the record, adds the token count of a tokenizer if there is one, and
-//! forwards it to the writer thread. The writer thread turns a body into block ids and message digests
-//! ([`prompt_hasher`]; blocks of bytes, or of tokens with a [`tokenizer`]), then drops the body. When the request has
-//! ended, the thread finds its session ([`sessions`]) and writes the row. It writes a frame when the frame is full or
-//! `--capture-flush` has elapsed ([`segments`] rotates, retains and syncs). Rows are in completion order. Losses are
+//! The stream's task only hands over data ([`recorder`]). A long body follows as soon as it is sent, a short one with
+//! the end of the request. The control thread counts the record, adds the token count of a tokenizer if there is one,
+//! and forwards it to the writer thread. The writer thread turns a body into block ids and message digests
+//! ([`prompt_hasher`]), then drops the body. Blocks are of bytes, or of tokens with a [`tokenizer`]. When the request
+//! has ended, the thread finds its session ([`sessions`]) and writes the row. It writes a frame when the frame is full
+//! or `--capture-flush` has elapsed ([`segments`] rotates, retains and syncs). Rows are in completion order. Losses are
 //! counted ([`stats`]) and logged at once, then at most once a minute. Shutdown waits at most three seconds for the
 //! disk.
 //!

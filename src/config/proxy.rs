@@ -95,7 +95,7 @@ pub struct CaptureConfig {
     /// Tokenizer for prompt blocks; without one, blocks are counted in bytes.
     pub tokenizer: Option<PathBuf>,
     /// Block length. 512 bytes: about 128 tokens, so that a long prompt's ids stay below a twentieth of its size. 16
-    /// tokens: the block of a server's prefix cache, so that the cache can be simulated; larger blocks are multiples of
+    /// tokens: the block of a server's prefix cache, so that the cache can be simulated. Larger blocks are multiples of
     /// it.
     pub block: usize,
     /// Key file for ids, instead of the directory's own random key.
@@ -308,14 +308,14 @@ pub struct Limits {
     /// Time for a client to send a complete request head. 30 seconds: enough for the slowest network of an honest
     /// client.
     pub head_timeout: Gap,
-    /// Idle timeout of a client connection. 10 minutes: longer than any client's pool, so that the client closes first
-    /// and never sends into a connection that the proxy is closing.
+    /// Idle timeout of a client connection. 10 minutes: longer than any client's pool. So the client closes first, and
+    /// never sends into a connection that the proxy is closing.
     pub idle_timeout: Gap,
     /// Requests in flight; further ones get a 503. 10,000: about 200 MiB at 20 KiB each.
     pub streams: usize,
     /// Client connections; further ones wait to be accepted. 20,000: as many idle connections as streams.
     pub connections: usize,
-    /// Destinations in use at one time in transparent mode; connections to further ones are refused. 64: as many as
+    /// Destinations in use at one time in transparent mode. Connections to further ones are refused. 64: as many as
     /// models, because each one multiplies the series.
     pub destinations: usize,
 }

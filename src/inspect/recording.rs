@@ -1,8 +1,8 @@
 //! A response as it was recorded, with the time of every read.
 //!
-//! One line of JSON per read: `t`, the seconds since the request was sent, and `b`, the bytes as a string of which each
-//! character is the byte of that code (Latin-1). The bytes may be those of the connection, which begin with the HTTP/1.1
-//! head and may be chunked, or those of the body alone.
+//! One line of JSON per read: `t`, the seconds since the request was sent, and `b`, the bytes as a string. Each of its
+//! characters is the byte of that code (Latin-1). The bytes may be those of the connection, which begin with the
+//! HTTP/1.1 head and may be chunked, or those of the body alone.
 
 use anyhow::{Context as _, anyhow, ensure};
 

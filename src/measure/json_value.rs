@@ -8,7 +8,7 @@ use serde::de::{Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess
 use serde_json::Number;
 
 /// Initial capacity for an object's fields. Eight fields are 448 bytes, for which the allocator has no size class of
-/// its own: with its overhead the block falls into the next class and takes the slow path.
+/// its own. With its overhead the block falls into the next class and takes the slow path.
 const FIELDS: usize = 6;
 /// Initial capacity for an array's items.
 const ITEMS: usize = 4;

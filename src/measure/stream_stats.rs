@@ -109,7 +109,7 @@ impl StreamStats {
         self.events = 1;
     }
 
-    /// True if the reply is finished: it had a terminal event, or a finish reason for every choice and at least as
+    /// True if the reply is finished. It then had a terminal event, or a finish reason for every choice and at least as
     /// many choices as requested.
     pub(super) fn is_finished(&self, asked: Option<u64>) -> bool {
         let least = asked.map_or(1, |asked| usize::try_from(asked).unwrap_or(MAX_CHOICES).clamp(1, MAX_CHOICES));

@@ -1,7 +1,7 @@
 //! The generated text of one stream, stored until its tokens are counted.
 //!
-//! The observer collects text in two cases: a tokenizer is configured for the model and the server provides no better
-//! count, or the next turn of a replayed session repeats the answer. Each event is then walked a second time for the
+//! The observer collects text if a tokenizer is configured for the model and the server provides no better count. It
+//! also does if the next turn of a replayed session repeats the answer. Each event is then walked a second time for the
 //! fields in the dialect's [`TextFields`], and their content is appended here. A usage report, a running counter or a
 //! list of ids ends the collection for counting.
 //!

@@ -21,7 +21,7 @@ use super::socket::TcpConnection;
 const CONTROL_BYTES: usize = 96;
 
 /// Keeps kernel timestamping on for the life of the process. The kernel toggles it with the first and last socket that
-/// asks, by patching its own code on every core; short connections must not cause that.
+/// asks, by patching its own code on every core. Short connections must not cause that.
 static ANCHOR: LazyLock<Option<UdpSocket>> = LazyLock::new(|| {
     let socket = UdpSocket::bind(("127.0.0.1", 0)).ok()?;
     request_timestamps(&socket).then_some(socket)

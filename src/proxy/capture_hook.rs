@@ -60,8 +60,8 @@ pub fn start(
     Ok(Some(start(settings, tokens, clock)?))
 }
 
-/// Returns the key for digests of API keys: the capture's, so that labels and captured rows agree between instances that
-/// share a key file, else a random one.
+/// Returns the key for digests of API keys: the capture's, else a random one. Labels and captured rows then agree
+/// between instances that share a key file.
 ///
 /// # Errors
 /// Returns an error if the key is unusable.

@@ -4,10 +4,10 @@
 //! connection's window therefore exceeds the sum of its streams' windows: streams that wait never stop the others.
 //!
 //! A DATA frame shorter than 256 bytes takes up more memory than its payload. h2 closes a connection whose unread small
-//! frames take up more than half of the connection's window, so that window bounds their overhead as well.
+//! frames take up more than half of its window. So the window bounds their overhead as well.
 
-/// Streams on one connection to the server before another is opened, unless the server allows fewer: the least that
-/// RFC 9113 (section 6.5.2) asks servers to allow.
+/// Streams on one connection to the server before another is opened, unless the server allows fewer. It is the least
+/// that RFC 9113 (section 6.5.2) asks servers to allow.
 pub(super) const MAX_UPSTREAM_STREAMS: usize = 100;
 
 /// Window of a stream from the server, in bytes: what the proxy holds for a client that does not read. The server is

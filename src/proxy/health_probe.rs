@@ -1,9 +1,9 @@
 //! Probes the upstream while no request shows whether it is reachable.
 //!
 //! A probe connects as a request would, including TLS, and sends no request bytes. It runs while the state is unknown
-//! or the last attempt failed: a balancer that checks `/readyz` sends nothing to a proxy that is not ready, so no
-//! request would change the state. It also runs periodically while no connection is open, so that an outage overnight
-//! is noticed before the first request of the morning.
+//! or the last attempt failed. A balancer that checks `/readyz` sends nothing to such a proxy, so no request would
+//! change the state. It also runs periodically while no connection is open, so that an outage overnight is noticed
+//! before the first request of the morning.
 
 use std::future::pending;
 use std::sync::Arc;

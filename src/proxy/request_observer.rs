@@ -240,7 +240,7 @@ impl RequestObserver {
         }
     }
 
-    /// Reports a piece of the response body that was written to the client at `now`; `blocked` is the time during which
+    /// Reports a piece of the response body that was written to the client at `now`. `blocked` is the time during which
     /// the client did not accept it. Pending if the task has to yield first; the caller then passes the same piece
     /// again.
     pub(super) fn poll_response_body(
@@ -254,7 +254,7 @@ impl RequestObserver {
     }
 
     /// Reports a piece of the response body like [`poll_response_body`](Self::poll_response_body), without a chance to
-    /// yield: one that is cheap to observe, or the last one of a response that has ended.
+    /// yield. The piece is cheap to observe, or the last one of a response that has ended.
     pub(super) fn on_response_body(&mut self, piece: (Arrival, &[u8]), now: Stamp, blocked: Gap) {
         _ = self.observe_response_body(piece, now, blocked, || Poll::Ready(())).is_ready();
     }

@@ -1,8 +1,8 @@
 //! A report as llm-d's Benchmark Report 0.2.1, the format that llm-d-benchmark converts the results of other tools to.
 //!
 //! Latencies are from the time of sending, as those of the other converters. `failures` were answered with an error or
-//! with nothing; `incomplete` were cut off or left. With `--slice` and a wall clock there are time series. What no
-//! source reports is absent; a field that the schema requires is `unknown`.
+//! with nothing; `incomplete` were cut off or left. With `--slice` and a wall clock there are time series. Unreported
+//! values are absent; a field that the schema requires is `unknown`.
 
 use std::collections::BTreeMap;
 

@@ -15,7 +15,7 @@
 //! the rest are divided by that share. D comes from the first half of the requests: on an overloaded server durations
 //! keep rising, and later ones would explain all growth.
 //!
-//! Measured on simulated queues of 4 to 128 slots, in levels of 30 s: at 80 % of capacity the correction cut false
+//! Measured on simulated queues of 4 to 128 slots, in levels of 30 s. At 80 % of capacity the correction cut false
 //! positives from at most 43 in 100 levels to mostly fewer than 10. Levels of 20 s have at most 18. At twice the
 //! capacity 9 in 10 levels are detected.
 

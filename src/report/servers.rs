@@ -4,9 +4,9 @@
 //! later one. A counter that decreased restarted at zero with its server.
 //!
 //! # Window
-//! The scrapes cover the window of the report's figures, from the first start to the last end: those in between, and
-//! the first one after it, because the last increase of a counter is in that one. `from_s` and `to_s` state what they
-//! cover, so a report shows that both windows agree to within one scrape interval.
+//! The scrapes cover the window of the report's figures, from the first start to the last end. The first scrape after
+//! it belongs to it, because it has the last increase of a counter. `from_s` and `to_s` state what they cover, so a
+//! report shows that both windows agree to within one scrape interval.
 
 use std::collections::BTreeMap;
 

@@ -8,9 +8,9 @@
 //! loop adds `e2el_including_client_queue`, as that tool does on request. A failed request has latency 0, as in that
 //! tool, and the other values as far as it got.
 //!
-//! Two groups of fields are omitted, because that tool reads them from other sources: `spec_decode_*` and `diffusion_*`
-//! from the server's metrics, and `probe_*` from extra requests. Later versions add `server_queue_times` and
-//! `server_ttfts` from a response's optional `metrics` object, which records do not contain.
+//! Two groups of fields are omitted, because that tool reads them from other sources. These are `spec_decode_*` and
+//! `diffusion_*` from the server's metrics, and `probe_*` from extra requests. Later versions add `server_queue_times`
+//! and `server_ttfts` from a response's optional `metrics` object, which records do not contain.
 
 use serde_json::{Value, json};
 

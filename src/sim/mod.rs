@@ -1,8 +1,8 @@
 //! A simulated inference server: an OpenAI-compatible HTTP front end in vLLM's format, over a simulated engine.
 //!
-//! The server has three uses: a first target for new users, a known cadence for calibration, and failures that a real
-//! server does not produce on demand. It does not predict any hardware. Its times come from a
-//! [`CostModel`](crate::engine::CostModel), its text from a word list, and every displayed number is marked as simulated.
+//! New users have a first target, and calibration has a known cadence. The server also fails on demand, which a real
+//! one does not. It does not predict any hardware. Its times come from a [`CostModel`](crate::engine::CostModel), its
+//! text from a word list, and every displayed number is marked as simulated.
 //!
 //! # Path of a request
 //!

@@ -115,8 +115,8 @@ impl SimServer {
     }
 }
 
-/// Creates the runtime that suits the server: one thread that checks sockets and timers after every few polls,
-/// because each poll writes an event and takes microseconds.
+/// Creates a runtime with one thread that checks sockets and timers after every few polls. Each poll writes an event
+/// and takes microseconds.
 ///
 /// # Errors
 /// If the system has no resources for a runtime.

@@ -1,22 +1,22 @@
 //! Moving-block bootstrap in time.
 //!
 //! # Why blocks
-//! Neighboring requests see the same queue and batch, so they are no independent values: a bootstrap of single values
+//! Neighboring requests see the same queue and batch, so they are no independent values. A bootstrap of single values
 //! gives intervals that are several times too short. Künsch (*The jackknife and the bootstrap for general stationary
 //! observations*, Annals of Statistics 1989) resamples blocks of neighbors instead. Here a run is cut into 240 slices
-//! of time, a block is 20 neighboring slices that begin at any slice (the run is a circle: Politis and Romano, 1992),
-//! and a resample is 12 blocks.
+//! of time, and a resample is 12 blocks. A block is 20 neighboring slices that begin at any slice (the run is a circle:
+//! Politis and Romano, 1992).
 //!
 //! # Why twelve blocks, and Student's t
-//! The usual rules choose a block length with the least error of the variance (Politis and White, 2004; Patton,
-//! 2009). It is far too short for coverage: the variance of blocks is too low by about the ratio of the
-//! autocorrelation time to the block length, and it is itself uncertain, which the percentile bootstrap ignores. With
-//! a fixed number b of blocks, both errors have a known size that does not vanish with longer runs (fixed-b
-//! asymptotics: Kiefer and Vogelsang, 2005; for the block bootstrap Shao and Politis, *Fixed b subsampling and the
-//! block bootstrap*, JRSS B 2013). For b = 12 the correct width is that of Student's t with b − 1 degrees of freedom,
-//! so every resampled deviation is stretched by t ÷ z · √(b ÷ (b − 1)), a factor of 1.17. With enough data an interval is
-//! an eighth longer than with a known variance, and no block length need be chosen. With few independent values Student's
-//! t has fewer degrees ([`super::estimate`]).
+//! The usual rules choose a block length with the least error of the variance (Politis and White, 2004; Patton, 2009).
+//! It is far too short for coverage. The variance of blocks is too low by about the ratio of the autocorrelation time
+//! to the block length. It is itself uncertain, which the percentile bootstrap ignores. With a fixed number b of
+//! blocks, both errors have a known size that does not vanish with longer runs (fixed-b asymptotics: Kiefer and
+//! Vogelsang, 2005; for the block bootstrap Shao and Politis, *Fixed b subsampling and the block bootstrap*, JRSS B
+//! 2013). For b = 12 the correct width is that of Student's t with b − 1 degrees of freedom. So every resampled
+//! deviation is stretched by t ÷ z · √(b ÷ (b − 1)), a factor of 1.17. With enough data an interval is an eighth longer
+//! than with a known variance, and no block length need be chosen. With few independent values Student's t has fewer
+//! degrees ([`super::estimate`]).
 //!
 //! # Measured
 //! Share of simulated runs of 2,000 requests whose nominal 95 % interval contains the truth, in percent. Left the

@@ -2,11 +2,11 @@
 //!
 //! # Verdict
 //! A change is *worse* if its whole interval is beyond the margin, *not worse* if its whole interval is within the
-//! margin (non-inferiority by interval: two one-sided tests at 2.5 % each; Schuirmann, 1987), and otherwise
-//! *undecided*. So two sides that are equal come out worse in at most 1 of 40 comparisons. Over a family of figures the
-//! tests for worse are adjusted by Holm ([`super::hypothesis::holm`]); claims of not worse need no adjustment, since
-//! each stands for itself. Measured in `tests/stats`: of 1,000 pairs of runs of one queue, 2.3 % come out worse by more
-//! than nothing, by p50 and by p99.
+//! margin, and otherwise *undecided*. This is non-inferiority by interval: two one-sided tests at 2.5 % each
+//! (Schuirmann, 1987). So two sides that are equal come out worse in at most 1 of 40 comparisons. Over a family of
+//! figures the tests for worse are adjusted by Holm ([`super::hypothesis::holm`]). Claims of not worse need no
+//! adjustment, since each stands for itself. Measured in `tests/stats`: of 1,000 pairs of runs of one queue, 2.3 % come
+//! out worse by more than nothing, by p50 and by p99.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -124,9 +124,9 @@ impl Change {
         }
     }
 
-    /// How much data would decide, as a multiple of the present amount, if the estimate stays: the standard error
-    /// shrinks with the square root, and the quantile with the degrees of freedom. Two runs a side need few more, though
-    /// their interval is 12.7 standard errors wide. `worse_level` is the level of the test for worse.
+    /// The amount of data that would decide if the estimate stays, as a multiple of the present amount. The standard
+    /// error shrinks with the square root, and the quantile with the degrees of freedom. Two runs a side need few more,
+    /// though their interval is 12.7 standard errors wide. `worse_level` is the level of the test for worse.
     fn data_factor(&self, margin: f64, worse_level: f64) -> Option<f64> {
         let distance = self.scale.inside(margin) - self.center;
         if distance == 0.0 {

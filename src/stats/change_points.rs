@@ -2,19 +2,19 @@
 //!
 //! # Method
 //! E-divisive (Matteson and James, *A nonparametric approach for multiple change point analysis of multivariate data*,
-//! JASA 2014) splits a series where the energy distance of the two parts is largest: twice their mean distance minus
-//! the mean distances inside of each. The second part may end before the series does, so that a change back does not
-//! hide the first one. As in Hunter (Fleming et al., *Hunter: using change point detection to hunt for performance
+//! JASA 2014) splits a series where the energy distance of the two parts is largest. This is twice their mean distance
+//! minus the mean distances inside of each. The second part may end before the series does, so that a change back does
+//! not hide the first one. As in Hunter (Fleming et al., *Hunter: using change point detection to hunt for performance
 //! regressions*, ICPE 2023; arXiv 2301.03034), Student's t-test decides on a split instead of permutations, so that the
-//! answer is the same each time, and in two passes: splits at 1 % are candidates, and those that are not at 0.1 %
+//! answer is the same each time. It decides in two passes: splits at 1 % are candidates. Those that are not at 0.1 %
 //! between their neighbors are dropped one by one, the weakest first. Unlike Hunter, which looks at windows of 50 runs,
-//! this tests the second part as far as it was chosen too: five runs that were slower among 100 are found that way in
+//! this tests the second part as far as it was chosen too. Five runs that were slower among 100 are found that way in
 //! 94 of 100 histories, and otherwise in 4.
 //!
 //! # Measured
-//! `tests/stats`, 1,000 histories of 100 runs: without a change, 3 in 100 have a false one; a change of 10 %
-//! is found within one run of the truth in 97 to 100 of 100, for a variation of 2 to 3 % from run to run and five
-//! runs or more after the change. A change in the newest run alone is found in 8 of 10 at 2 % and 4 of 10 at 3 %.
+//! `tests/stats`, 1,000 histories of 100 runs: without a change, 3 in 100 have a false one. A change of 10 % is found
+//! within one run of the truth in 97 to 100 of 100. This is for a variation of 2 to 3 % from run to run and five runs
+//! or more after the change. A change in the newest run alone is found in 8 of 10 at 2 % and 4 of 10 at 3 %.
 
 use super::distributions::t_tail;
 use super::hypothesis::Moments;

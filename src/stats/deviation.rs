@@ -141,8 +141,8 @@ pub struct ArrivalWindows {
     pub a: Vec<u64>,
     /// Requests of the second trace per window.
     pub b: Vec<u64>,
-    /// Share of requests that fall into a different window: half the sum of the per-window differences, divided by
-    /// the mean number of requests. 0 means equal.
+    /// Share of requests that fall into a different window. It is half the sum of the per-window differences, divided
+    /// by the mean number of requests. 0 means equal.
     pub displaced_share: f64,
 }
 

@@ -46,8 +46,8 @@ pub fn hedges_g(before: &[f64], after: &[f64]) -> Option<f64> {
     Some((b.mean - a.mean) / pooled * (1.0 - 3.0 / (4.0 * degrees - 1.0))).filter(|effect| effect.is_finite())
 }
 
-/// p-values adjusted for their number, in the order given: the family has a false alarm in at most 5 of 100 cases if
-/// those at most 0.05 count (step-down; Holm, *A simple sequentially rejective multiple test procedure*, 1979).
+/// p-values adjusted for their number, in the order given. If those at most 0.05 count, the family has a false alarm in
+/// at most 5 of 100 cases (step-down; Holm, *A simple sequentially rejective multiple test procedure*, 1979).
 pub fn holm(p_values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p_values.len()).collect();
     order.sort_by(|a, b| p_values[*a].total_cmp(&p_values[*b]));

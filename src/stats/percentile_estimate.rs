@@ -2,7 +2,7 @@
 //!
 //! # Formulas
 //! Let q be a percentile p and F the distribution function of a run. In each resample the share of values up to q
-//! deviates from F(q) by d; by Bahadur's representation the percentile of the resample is F⁻¹(p − d). So only counts
+//! deviates from F(q) by d. By Bahadur's representation the percentile of the resample is F⁻¹(p − d). So only counts
 //! above q are resampled, not values, and d is stretched where its size is known, as a probability. The ends of the
 //! interval are order statistics, as in Woodruff (*Confidence intervals for medians and other position measures*, JASA
 //! 1952).
@@ -10,9 +10,9 @@
 //! # When there is no interval
 //! Fewer than 20 values beyond the percentile are no evidence ([`DataUnit::ValuesBeyond`]). Nor are many in a cluster
 //! or two ([`super::estimate`], degrees of freedom). The effective sample size that decides on this is the least over
-//! the percentile and p50, p75, p90, p95, p99, p99.5 and p99.9, as far as at most five times as many values lie above
-//! them as beyond the percentile, and at least 20. The percentile alone does not suffice: of a queue that grew once,
-//! the few values beyond p99 seem to decay fast, while p95 shows how slowly it moves.
+//! the percentile and p50, p75, p90, p95, p99, p99.5 and p99.9. Of these only those count with at least 20 values above
+//! them, and at most five times as many as beyond the percentile. The percentile alone does not suffice. Of a queue
+//! that grew once, the few values beyond p99 seem to decay fast, while p95 shows how slowly it moves.
 
 use super::autocorrelation::variance_inflation;
 use super::bootstrap::{BlockBootstrap, stretch};

@@ -1,8 +1,8 @@
 //! A line through the requests of a run: TTFT against prompt tokens, ITL against requests in flight.
 //!
-//! The line is that of least squares, because its parts are means: over a run, the slope times the mean prompt plus the
-//! intercept is the mean TTFT. Its interval comes from [`super::bootstrap`], since neighboring requests share a queue:
-//! the sums of 1, x, y, x² and xy over slices of time are all that a resample needs. A few stalls pull such a line, so
+//! The line is that of least squares, because its parts are means. Over a run, the slope times the mean prompt plus the
+//! intercept is the mean TTFT. Its interval comes from [`super::bootstrap`], since neighboring requests share a queue.
+//! The sums of 1, x, y, x² and xy over slices of time are all that a resample needs. A few stalls pull such a line, so
 //! the one of Theil and Sen stands beside it: where both differ, outliers decide the first.
 
 use super::autocorrelation::variance_inflation;

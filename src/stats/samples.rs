@@ -3,15 +3,15 @@
 //! # Percentile rule
 //! Of n values in ascending order, numbered from 0, percentile p is the value at position (n − 1) · p ÷ 100,
 //! interpolated linearly between positions. This is definition 7 of Hyndman and Fan, *Sample Quantiles in Statistical
-//! Packages* (1996), the default of numpy, and so the rule of AIPerf and vLLM's benchmark. The deviation is that of
-//! the population (÷ n), also numpy's default. Every reported percentile of individual values follows this rule;
+//! Packages* (1996). It is the default of numpy, and so the rule of AIPerf and vLLM's benchmark. The deviation is that
+//! of the population (÷ n), also numpy's default. Every reported percentile of individual values follows this rule;
 //! percentiles of histograms are limited by their buckets.
 //!
 //! # Memory
 //! Values below 256 are counted, which takes at most 2 KiB. Values below 2³² (4.29 s in nanoseconds) take four bytes at
-//! first. Every 2¹⁶ of them move to buckets by their upper 16 bits, which hold the lower 16: at most two bytes each, and
-//! at most 64 KiB for all values of a bucket that are not equal. Larger values take eight bytes. All lists have an eighth of
-//! spare capacity and are sorted in place.
+//! first. Every 2¹⁶ of them move to buckets by their upper 16 bits, which hold the lower 16. These take at most two
+//! bytes each, and at most 64 KiB for all values of a bucket that are not equal. Larger values take eight bytes. All
+//! lists have an eighth of spare capacity and are sorted in place.
 
 use std::collections::BTreeMap;
 

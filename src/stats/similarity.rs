@@ -16,7 +16,7 @@ pub struct KsTest {
 }
 
 /// Compares two distributions; `None` if either is empty. The p-value is that of Kolmogorov's limit with the correction
-/// of Stephens (1970) for small samples; values that occur often make it too large, not too small.
+/// of Stephens (1970) for small samples. Values that occur often make it too large, not too small.
 pub fn ks_test(a: &LengthHistogram, b: &LengthHistogram) -> Option<KsTest> {
     let distance = a.ks(b)?;
     let (n, m) = (a.requests() as f64, b.requests() as f64);

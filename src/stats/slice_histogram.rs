@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //! A slice counts values below 2,048 one by one and larger ones in bins of 1 in 1,024 of their value, the layout of
-//! HdrHistogram. Slices begin at 1 ms. Where a run outgrows them, two neighbors become one, so a histogram has at most
+//! HdrHistogram. Slices begin at 1 ms. Where a run outgrows them, two neighbors become one. So a histogram has at most
 //! 480 slices, whatever the run lasts and in whatever order values come. Two histograms can be added.
 //!
 //! # Memory

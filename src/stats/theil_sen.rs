@@ -1,4 +1,4 @@
-//! Slope of a line as the median slope of all pairs of points: up to 29 % of the points may be outliers (Theil, 1950;
+//! Slope of a line as the median slope of all pairs of points. Up to 29 % of the points may be outliers (Theil, 1950;
 //! Sen, *Estimates of the regression coefficient based on Kendall's tau*, JASA 1968).
 
 use rand::{RngExt as _, SeedableRng as _};

@@ -2,16 +2,16 @@
 //!
 //! # Method
 //! MSER (White, *An effective truncation heuristic for bias reduction in simulation output*, Simulation 1997; MSER-5
-//! averages five values first, here a slice does): leave out so many slices at the beginning that the standard error of
-//! the mean of the others is least. The least is somewhere in every run, so what is left out counts as a warm-up only if
-//! its mean differs from that of the others by Student's t-test at 0.1 %, with the effective sample size of the steady
-//! slices ([`super::autocorrelation`]). E-divisive ([`super::change_points`]) is not used here: slices of one run depend
-//! on each other, and in a series that does, it finds changes that are none.
+//! averages five values first, here a slice does) leaves out so many slices at the beginning that the standard error of
+//! the mean of the others is least. The least is somewhere in every run. So these slices are a warm-up only if their
+//! mean differs from that of the others by Student's t-test at 0.1 %. The test has the effective sample size of the
+//! steady slices ([`super::autocorrelation`]). E-divisive ([`super::change_points`]) is not used here. Slices of one
+//! run depend on each other, and in such a series it finds changes that are none.
 //!
 //! # Measured
-//! `tests/stats`, 1,000 runs of 120 slices: steady runs have a warm-up by mistake in 0, 1 and 6 of 100, for
-//! autocorrelations of 0, 0.5 and 0.8 between slices. Runs that begin six standard deviations too high and recover with a
-//! time constant of a twentieth of the run have theirs found in 100, 95 and 74 of 100.
+//! `tests/stats`, 1,000 runs of 120 slices. Steady runs have a warm-up by mistake in 0, 1 and 6 of 100, for
+//! autocorrelations of 0, 0.5 and 0.8 between slices. Others begin six standard deviations too high and recover with a
+//! time constant of a twentieth of the run. Theirs is found in 100, 95 and 74 of 100.
 
 use super::autocorrelation::autocorrelation_time;
 use super::distributions::t_tail;

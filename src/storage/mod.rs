@@ -1,7 +1,7 @@
 //! Objects in storage: Amazon S3 and servers that speak its protocol, Google Cloud Storage, Azure, and folders.
 //!
 //! A [`Bucket`] puts, lists and reads objects, and blocks its caller. The requests run on one thread of the process
-//! (`io_thread`), so a caller may itself be on a runtime, where it must not be on a thread that forwards.
+//! (`io_thread`), so a caller may itself be on a runtime. There it must not be on a thread that forwards.
 //! [`ObjectReader`] reads one object like a file, with bounded memory. [`find_objects`] lists what a URL names: one
 //! object, a prefix, or a pattern.
 //!

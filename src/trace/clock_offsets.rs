@@ -2,9 +2,9 @@
 //!
 //! A request that a gateway forwards to a sidecar is in both captures. In true time it begins at the sidecar after it
 //! began at the gateway, and ends there before it ended at the gateway. So the offset of one clock against the other
-//! lies between the difference of the starts and the difference of the ends: one interval per request. The estimate is
-//! the middle of the range that most intervals contain (Marzullo's algorithm). Its uncertainty is half of the range, and
-//! [`READING_NANOS`] because a process reads its two clocks one after the other.
+//! lies between the difference of the starts and the difference of the ends. This is one interval per request. The
+//! estimate is the middle of the range that most intervals contain (Marzullo's algorithm). Its uncertainty is half of
+//! the range, and [`READING_NANOS`] because a process reads its two clocks one after the other.
 //!
 //! Two rows are one request if their prompts have equal block ids under one key, equal lengths and equal output tokens.
 //! A request that a capture has twice is no evidence. An offset needs [`MIN_AGREEING`] requests, and more than half of

@@ -2,7 +2,7 @@
 //! start at zero, so a replay would send their first turns at once.
 //!
 //! A session moves as a whole, together with its subagents. Sessions start in trace order, and their ends follow from
-//! the trace's own times: with `concurrency:2` two run at a time if the server is as fast as in the trace.
+//! the trace's own times. With `concurrency:2` two run at a time if the server is as fast as in the trace.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};

@@ -10,9 +10,9 @@
 //! `.jsonl.zst`. Older versions stay readable; newer versions are rejected with an error that names the version.
 //!
 //! # Size
-//! A row of 200 tokens with jitter takes about 770 bytes, plus 21 bytes per block id: ids do not compress, and the fast
-//! frames leave their digits as they are. With blocks of 16 tokens, a prompt of 1,300 tokens adds 1.7 kB. For longer prompts
-//! `--capture-block 64` writes a quarter as many ids; public traces use 512.
+//! A row of 200 tokens with jitter takes about 770 bytes, plus 21 bytes per block id. Ids do not compress, and the fast
+//! frames leave their digits as they are. With blocks of 16 tokens, a prompt of 1,300 tokens adds 1.7 kB. For longer
+//! prompts `--capture-block 64` writes a quarter as many ids; public traces use 512.
 
 pub mod blocks;
 pub mod frame;

@@ -12,8 +12,8 @@
 //!
 //! Segments are read in the order of their names, which is the order in which they were started. The names of a bucket
 //! begin with that time, and many instances write at once. There the reader opens a segment when the rows have come to
-//! its start, and always returns the row of the open segments that arrived first. So the rows of all instances come in
-//! one order of time, as exact as that of one instance, which writes a row when its request ends.
+//! its start. It always returns the row of the open segments that arrived first. So the rows of all instances come in
+//! one order of time. It is as exact as that of one instance, which writes a row when its request ends.
 //!
 //! # Time ranges
 //! With [`TraceReader::set_time_range`] the reader unpacks only the frames whose heads overlap the range. It also

@@ -1,10 +1,10 @@
 //! Cost of the capture: a short request, and one of 200 tokens with a prompt of 4 kB. Both threads are measured, the
 //! stream's and the writer's.
 //!
-//! `cargo bench --bench capture` prints CPU time, not elapsed: of the thread that hands over, of the whole process besides
-//! it, and what a thousand requests a second come to; and the bytes on disk, in JSON Lines and in Parquet.
-//! `TOKENIZER=FILE` adds blocks of its tokens.
-//! With `--shape NAME --events N` it only captures so many requests of that shape, for `tests/benches/instructions`.
+//! `cargo bench --bench capture` prints CPU time, not elapsed: of the thread that hands over, and of the rest of the
+//! process. It also prints the cost of a thousand requests a second, and the bytes on disk, in JSON Lines and
+//! in Parquet. `TOKENIZER=FILE` adds blocks of its tokens. With `--shape NAME --events N` it only captures so many
+//! requests of that shape, for `tests/benches/instructions`.
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and stops where it cannot go on")]
 

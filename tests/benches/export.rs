@@ -1,8 +1,8 @@
 //! Cost of counting and exporting.
 //!
-//! `cargo bench --bench export` prints the best of several rounds, in nanoseconds: of handing one record over, of
-//! counting one streamed record with 100 gaps, of spans and trace headers by our code and by OpenTelemetry's packages,
-//! of what the live page needs each second, and of a scrape of 50 series in every format.
+//! `cargo bench --bench export` prints the best of several rounds, in nanoseconds. It measures the handover of one
+//! record, and the count of one streamed record with 100 gaps. Spans and trace headers are measured with our code and
+//! with OpenTelemetry's packages. The live page's second, and a scrape of 50 series in every format, follow.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark asks for the time")]
 #![expect(clippy::print_stdout, reason = "its table is its output")]

@@ -2,8 +2,8 @@
 //!
 //! A simulated server sends at an exact cadence and keeps the time of every send. A reader like the proxy's takes the
 //! streams off its sockets while other threads keep every core busy. The error of a gap is its distance from the gap
-//! between the two sends, each of which happened somewhere between the start and the end of its system call; it is
-//! shown for the kernel's stamps and for the clock at the read, of the same reads.
+//! between the two sends. Each send happened somewhere between the start and the end of its system call. Both the
+//! kernel's stamps and the clock at the read are compared, for equal reads.
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a program of its own: its table is its output")]
 

@@ -1,7 +1,7 @@
 //! Bounds of memory, allocations and time.
 //!
-//! A binary of its own: the allocator that counts is the allocator of the whole process, and `tests/run` builds this
-//! binary on the release too, where the large sizes are fast enough.
+//! A binary of its own, because the counting allocator is that of the whole process. `tests/run` builds this binary for
+//! the release too, where the large sizes are fast enough.
 
 #![expect(clippy::unwrap_used, reason = "clippy recognizes tests by their attribute; their helpers have none")]
 

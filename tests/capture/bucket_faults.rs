@@ -1,5 +1,5 @@
-//! Faults of the storage, one by one: each upload is repeated with growing pauses, no row is lost, none is stored twice,
-//! and the metrics count every attempt.
+//! Faults of the storage, one by one. Each upload is repeated with growing pauses. No row is lost, none is stored
+//! twice, and the metrics count every attempt.
 
 use std::collections::BTreeSet;
 use std::fs;

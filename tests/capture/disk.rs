@@ -1,4 +1,4 @@
-//! The capture on a disk that is full, too small or hanging: no stream notices, losses are counted and logged, and the
+//! The capture on a disk that is full, too small or hanging. No stream notices, losses are counted and logged, and the
 //! capture resumes by itself.
 
 use std::fs;

@@ -62,8 +62,7 @@ fn refused(path: &Path) -> String {
     error.to_string().replace(&path.display().to_string(), "FILE")
 }
 
-/// A capture that version 1 made, of a conversation whose second turn is asked with an image, and again of a model that
-/// is not there.
+/// A capture by version 1 of a conversation whose second turn has an image, and of a request for an unknown model.
 const VERSION_1: &str = "tests/data/traces/streamgauge/version-1.jsonl.zst";
 /// Content of its `capture.key`.
 const KEY_1: &str = "2a47fb8fa8307286ef524a0aa2b7c61424e8abca111fb34f5e506d5b565734e5";

@@ -1,7 +1,7 @@
 //! An event that matches the skeleton of an earlier one has exactly the meaning of its full parse.
 //!
 //! Each stream is observed twice. The second time every event has another number of spaces behind its first brace,
-//! which no skeleton matches, so that every event is parsed in full.
+//! which no skeleton matches. So every event is parsed in full.
 
 use std::ops::Range;
 use std::path::PathBuf;

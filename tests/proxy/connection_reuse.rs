@@ -113,8 +113,8 @@ enum HangUp {
     Answered,
 }
 
-/// The answer to a second request over a connection that the server ends like this; how many connections it had, and
-/// the requests that it read whole.
+/// The answer to a second request over a connection with this end, the number of connections, and the requests that the
+/// server read whole.
 fn second_reply(request: &str, hang_up: HangUp, settings: &[(&str, &str)]) -> (Response, usize, usize) {
     let ended = Arc::new(AtomicUsize::new(0));
     let upstream = Upstream::start({
@@ -234,7 +234,7 @@ fn a_large_or_unmeasured_request_never_goes_over_a_kept_connection() {
     }
 }
 
-/// The server answers before it has the whole request, and breaks off. What the client then sends of that request is no
+/// The server answers before it has the whole request, and breaks off. The rest of that request from the client is no
 /// request of its own.
 #[test]
 fn the_rest_of_a_request_is_never_sent_over_another_connection() {

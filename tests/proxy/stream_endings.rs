@@ -97,7 +97,7 @@ fn a_client_that_keeps_the_rest_of_its_body_when_it_has_its_answer_has_not_cance
     }
 }
 
-/// By NO_ERROR, by CANCEL, and by closing. What came of its request is not a whole one, and nothing is the server's fault.
+/// By NO_ERROR, by CANCEL, and by closing. Its request is incomplete, and no failure is the server's fault.
 #[test]
 fn an_http2_client_that_leaves_in_the_middle_of_its_upload_has_left() {
     const POST: &[u8] = b"\x83\x86\x84\x01\x01a";

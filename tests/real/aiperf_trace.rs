@@ -1,7 +1,6 @@
-//! AIPerf reads what `trace convert --to mooncake` writes, and sends its requests: as many, at the same times, as long in
-//! and out, in the same order but for those that are planned within [`MOMENT_MS`] of each other. What it sent is what a
-//! capturing proxy before the simulated server received. What is written of its other formats is what its models of
-//! their rows take.
+//! AIPerf reads the output of `trace convert --to mooncake`, and sends its requests with equal numbers, times and
+//! lengths. Their order is equal too, except within [`MOMENT_MS`]. The requests are read from the capture of a proxy
+//! before the simulated server. The rows written in its other formats are valid for its models.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,7 +1,7 @@
 //! Compares the reports of AIPerf and vLLM's own benchmark with the proxy's, for requests that went through the proxy.
 //! They are compared one by one, each number by the client's own definition.
 //!
-//! AIPerf sends an `X-Request-ID` with every request and vLLM's benchmark one with a number; vLLM makes the reply's id
+//! AIPerf sends an `X-Request-ID` with every request and vLLM's benchmark one with a number. vLLM makes the reply's id
 //! from it, and the proxy's span has that. So every request is found again, and differences are of pairs.
 
 use std::collections::BTreeMap;
@@ -81,8 +81,8 @@ pub(super) fn of_aiperf(directory: &Path) -> BTreeMap<String, Times> {
 /// The times of vLLM's benchmark, by the number at the end of the id. Its output lacks the send time, which its HTTP
 /// client logs (`tests/tools/sent`).
 ///
-/// To version 0.32 the event with the role is the first token, so its first gap is from there to the first text: none
-/// between tokens, and not compared.
+/// To version 0.32 the event with the role is the first token, so its first gap is from there to the first text. It is
+/// not between tokens, and is not compared.
 pub(super) fn of_vllm_bench(directory: &Path) -> BTreeMap<usize, Times> {
     let sent = std::fs::read_to_string(directory.join("sent.jsonl")).unwrap();
     let sent: Vec<Value> = sent.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -1,5 +1,5 @@
-//! Every query of the boards, of dashboards/README.md and of the rules, asked of backends that have real proxies at work:
-//! Prometheus with both kinds of histograms, with either, and VictoriaMetrics that takes OTLP.
+//! Every query of the boards, of dashboards/README.md and of the rules, sent to backends with data of real proxies.
+//! These are Prometheus with both kinds of histograms, with either, and VictoriaMetrics with OTLP.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Decisions about a real vLLM: it is not worse than itself; with ten milliseconds more, or with half the sequences, it is;
-//! and a plan for what AIPerf sent holds when it is run.
+//! Decisions about a real vLLM. It is not worse than itself, but is with ten milliseconds more, or with half the
+//! sequences. A plan for AIPerf's load holds when it is run.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

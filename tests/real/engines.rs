@@ -119,8 +119,8 @@ fn the_first_token_of_vllms_own_clock_comes_before_ours_by_what_its_clock_leaves
         ours.1 - engine.1
     );
     assert_eq!((engine.0, ours.0), (REQUESTS as u64, REQUESTS as u64));
-    // Its clock begins when the request is parsed and ends when the engine has the token; ours has the HTTP server on
-    // both sides of that.
+    // Its clock begins when the request is parsed and ends when the engine has the token. Ours includes the HTTP server
+    // on both sides.
     assert!(ours.1 > engine.1, "{engine:?} {ours:?}");
 }
 
@@ -150,8 +150,8 @@ fn llama_servers_own_clocks_leave_out_what_is_around_the_model_and_its_counts_ar
     let decode = mean(grown("llamacpp:tokens_predicted_seconds_total"));
     let gaps = mean(sum(&ours, "streamgauge_stream_inter_token_latency_seconds", &[]));
     eprintln!("| decoding, first token to last | {decode:.3} | {gaps:.3} |");
-    // Its clock begins when a slot begins with the prompt and ends when the first token is there: parsing, the template,
-    // the tokenizer and the wait for a slot come before that, and sending after.
+    // Its clock begins when a slot begins with the prompt and ends when the first token is there. Parsing, the
+    // template, the tokenizer and the wait for a slot come before that, and sending after.
     assert!(0.0 < prompt && prompt < ttft, "{prompt} {ttft}");
 }
 

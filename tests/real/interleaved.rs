@@ -2,13 +2,12 @@
 //! Compares each tool's report with ours by its definitions.
 //!
 //! Runs differ, so each tool is run several times, forwards and backwards in turns. Our median over the runs has to be
-//! within the tool's own spread (max - min of what it reports) of the tool's median, and 1 ms or 1 % more, which is a
-//! client's own work.
+//! within the tool's own spread (max - min of its reports) of the tool's median. A client's own work may add 1 ms or 1
+//! %.
 //!
-//! A client that takes more of the machine leaves the engine and its HTTP server less, and then they are slower and not
-//! the client's clock. So what is compared of a latency is what it has beyond the proxy's, which is one for all of them,
-//! of the same run; and of a rate the requests that it makes of that latency, rate times E2E: a closed loop has always as
-//! many.
+//! A client that takes more of the machine leaves less for the engine and its HTTP server. Then they are slower, and
+//! not the client's clock. So a latency is compared after subtracting the proxy's of that run, which is one for all of
+//! them. A rate is compared as its requests in flight, rate times E2E, because a closed loop has always as many.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -1,10 +1,10 @@
 //! The program with real servers and backends: llama-server, Prometheus, an OpenTelemetry collector, VictoriaMetrics,
 //! nginx, MinIO, curl.
 //!
-//! These tests check over processes and sockets what the others check in one process: a real backend stores the numbers
-//! of the requests that were made, a real server's replies pass unchanged, and no request is lost. Run
-//! `cargo test --release --test real` after `tests/tools/setup`; plain `cargo test` omits it. Tests that need gigabytes
-//! of tools, or minutes, are ignored unless `tests/run --real` asks for them.
+//! These tests repeat checks of the others over processes and sockets. A real backend stores the numbers of the
+//! requests, a real server's replies pass unchanged, and no request is lost. Run `cargo test --release --test real`
+//! after `tests/tools/setup`; plain `cargo test` omits it. Tests that need gigabytes of tools, or minutes, are ignored
+//! unless `tests/run --real` asks for them.
 //!
 //! Every process is a child of its test and ends with it; every port is of 127.0.0.1. A test that measures time has the
 //! machine to itself ([`processes::exclusive_turn`]).

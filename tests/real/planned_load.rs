@@ -1,5 +1,5 @@
-//! A plan for the load that AIPerf sends, checked by running it: what one replica is planned for it holds, and what needs
-//! more it does not hold alone.
+//! A plan for the load that AIPerf sends, checked by running it. One replica holds the load that is planned for it, and
+//! does not hold a load that needs more.
 
 use tempfile::tempdir;
 

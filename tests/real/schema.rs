@@ -1,5 +1,5 @@
-//! JSON Schemas, judged by Python's validator: the one that `streamgauge trace schema` prints is one, every row that the
-//! program writes is of it, and what is not a row is not; `report --out-format llmd` prints what llm-d's own demands.
+//! JSON Schemas, judged by Python's validator. The output of `streamgauge trace schema` is a schema that accepts every
+//! row of the program, and nothing else. The output of `report --out-format llmd` is valid by llm-d's own schema.
 
 use std::path::Path;
 use std::process::Command;

@@ -64,8 +64,8 @@ fn own(server: SocketAddr, name: &str) -> f64 {
 
 #[test]
 fn server_metrics_match_the_records_in_time_and_tokens() {
-    // Two are worked on at a time, and each takes two seconds: at the first second two run and one waits, at the third
-    // the last one runs.
+    // Two run at a time, and each takes two seconds. At the first second two run and one waits, at the third the last
+    // one runs.
     let server = sim(Gap::from_millis(20), 2);
     let (folder, address) = (tempfile::tempdir().unwrap(), server.local_addr());
     let out = folder.path().join("run");

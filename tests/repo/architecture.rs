@@ -207,8 +207,8 @@ fn metric_names(files: &[Source], names: &BTreeSet<String>) -> Vec<String> {
     )
 }
 
-/// `sim` speaks the protocol from the other side, the demo's clients and a replay from ours; public traces and other
-/// tools' results call some things alike.
+/// `sim` speaks the protocol from the other side, the demo's clients and a replay from ours. Public traces and other
+/// tools' results have some names in common.
 fn field_names(files: &[Source]) -> Vec<String> {
     let dialects = files.iter().filter(|file| file.path.starts_with("src/measure/dialect/"));
     let names = dialects.flat_map(|file| file.strings().flat_map(|(text, _)| text.split(['.', '[', ']'])));

@@ -1,7 +1,7 @@
 //! Circles of imports between files.
 //!
-//! A file has an arrow to every file that defines a name which it uses; a re-export leads on to the definition. What a
-//! file takes from the front page of its own folder is no arrow: a folder may define there what its files share.
+//! A file has an arrow to every file that defines a name which it uses; a re-export leads on to the definition. A use
+//! of its own folder's front page is no arrow: a folder may define there the common items of its files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,8 +42,8 @@ impl<'a> Modules<'a> {
         used.into_iter()
     }
 
-    /// The path from the root of the crate, if it begins there, at the file's own module, or at a module that the file
-    /// declares or imports.
+    /// The path from the root of the crate. `None` unless it begins there, at the file's own module, or at a module
+    /// that the file declares or imports.
     fn absolute(&self, file: &Source, path: &[String]) -> Option<Vec<String>> {
         let own = module(&file.path);
         let start = match &*path[0] {

@@ -9,8 +9,8 @@ use rand_pcg::Pcg64Mcg;
 pub(super) enum LatencyProcess {
     /// exp(σ · g) of an autoregressive series g of order 1: medians of 1, σ = 0.5.
     Autoregressive { phi: f64 },
-    /// Response times of a queue with one server and Poisson arrivals, mean service time 1: M/M/1 for a squared
-    /// coefficient of variation of 1, M/H₂/1 (two kinds of requests, short and long) above it.
+    /// Response times of a queue with one server and Poisson arrivals, mean service time 1. It is M/M/1 for a squared
+    /// coefficient of variation of 1, and M/H₂/1 (short and long requests) above it.
     Queue { load: f64, variation: f64 },
 }
 
@@ -82,8 +82,9 @@ fn normal_tail(z: f64) -> f64 {
     0.5 - inside * z.signum()
 }
 
-/// M/H₂/1 with balanced means. Its waits and response times are mixtures of two exponentials with the rates γ that solve
-/// (μ₁ − γ)(μ₂ − γ) = λ (p₁ (μ₂ − γ) + p₂ (μ₁ − γ)): the poles of the transform of Pollaczek and Khinchine.
+/// M/H₂/1 with balanced means. Its waits and response times are mixtures of two exponentials with the rates γ that
+/// solve (μ₁ − γ)(μ₂ − γ) = λ (p₁ (μ₂ − γ) + p₂ (μ₁ − γ)). These are the poles of the transform of Pollaczek and
+/// Khinchine.
 struct TwoPhaseQueue {
     load: f64,
     shares: [f64; 2],

@@ -1,5 +1,5 @@
-//! A trace of any size that is generated while it is read: rows of Mooncake's first five minutes, repeated at later
-//! times with new block ids.
+//! A trace of any size that is generated while it is read. Its rows are those of Mooncake's first five minutes,
+//! repeated at later times with new block ids.
 
 use std::io::{self, Read, Write as _};
 
@@ -7,7 +7,7 @@ use std::io::{self, Read, Write as _};
 const ROWS: &str = include_str!("../data/traces/mooncake/conversation_first300s.jsonl");
 /// Length of one round, in milliseconds.
 const ROUND: u64 = 300_000;
-/// Ids of one round are below this. 0 is everybody's: the system prompt.
+/// Ids of one round are below this. 0 is the system prompt of all.
 const IDS: u64 = 1 << 15;
 
 #[derive(serde::Deserialize)]

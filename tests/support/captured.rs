@@ -46,8 +46,8 @@ pub fn answer(tokens: usize) -> Vec<String> {
     chunks
 }
 
-/// One thread answers: of two, the one that answers first may hand its record over last, and turns and names would be
-/// counted in that order.
+/// One thread answers. Of two, the one that answers first may hand its record over last, which would change the order
+/// of turns and names.
 pub fn proxy(upstream: SocketAddr, folder: &Path, settings: &[(&str, &str)]) -> TestProxy {
     let folder = folder.display().to_string();
     let all: Vec<_> = [("capture", &*folder), ("workers", "1")].into_iter().chain(settings.iter().copied()).collect();
@@ -180,7 +180,7 @@ pub fn ask_numbered(listen: SocketAddr, numbers: std::ops::Range<u64>) {
     }
 }
 
-/// The words that start a program with a small disk at this folder, which only that program sees; `None` if no disk can
+/// The words that start a program with a small disk at this folder, which only that program sees. `None` if no disk can
 /// be made here.
 pub fn small_disk(folder: &Path, size: &str) -> Option<Vec<String>> {
     let folder = folder.to_str().unwrap();

@@ -105,8 +105,8 @@ fn reply(proxy: SocketAddr, request: &str) -> Response {
     Client::connect(proxy).send(request).response()
 }
 
-/// Sends secrets to a proxy in front of [`serve`], in requests of every kind; `http2` sends one over HTTP/2, with this
-/// path, this header field and this body. The proxy forwards the secrets, and its own errors repeat none.
+/// Sends secrets to a proxy in front of [`serve`], in requests of every kind. `http2` sends one over HTTP/2, with this
+/// path, header field and body. The proxy forwards the secrets, and its own errors repeat none.
 pub fn exchange_secrets(proxy: SocketAddr, http2: impl FnOnce(&str, (&str, &str), &str)) {
     let body = chat_body().to_string();
     let streamed = reply(proxy, &with_fields(&chat(&body)));

@@ -1,4 +1,4 @@
-//! The clients of the demo: a few conversations at a time, through the proxy's socket like everybody else.
+//! The clients of the demo: a few conversations at a time, through the proxy's socket.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,8 +1,8 @@
 //! `streamgauge top`: the live page in a terminal, for one or many instances.
 //!
-//! It reads the live page's own data, `/api/history`, and not `/metrics`: one reply has the last seconds already, so the
-//! first table is complete, and its distributions are finer than the buckets of a scrape. The sessions are those of
-//! `/api/state`.
+//! It reads the live page's own data, `/api/history`, and not `/metrics`. One reply has the last seconds already, so
+//! the first table is complete. Its distributions are finer than the buckets of a scrape.
+//! The sessions are those of `/api/state`.
 
 mod row;
 mod window;

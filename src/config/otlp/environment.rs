@@ -1,5 +1,5 @@
-//! Reads OpenTelemetry's environment variables by its rules: an empty variable is unset; enum values are
-//! case-insensitive; an invalid value causes a warning and counts as unset.
+//! Reads OpenTelemetry's environment variables by its rules. An empty variable is unset, and enum values are
+//! case-insensitive. An invalid value causes a warning and counts as unset.
 
 use crate::config::error::{expected_but_found, expected_one_of};
 use crate::measure::time::Gap;

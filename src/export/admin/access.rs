@@ -7,7 +7,7 @@
 //! | `Full` | and changes everything | a token of `admin_token_file`, or a client certificate |
 //!
 //! Without any of these settings everyone has the full role. A token comes as `Authorization: Bearer TOKEN`, or as the
-//! password of Basic authentication with any user name, because a browser can only ask for that.
+//! password of Basic authentication with any user name. A browser can only ask for the latter.
 //!
 //! Tokens are compared by their digests, in constant time: the time of a comparison does not depend on the token.
 
@@ -33,8 +33,8 @@ use crate::config::AdminAccessConfig;
 use crate::export::control::state::ControlState;
 use crate::net::tls::{self, ClientCertificates, TlsError, TlsIdentity};
 
-/// Limits on tokens. 16 bytes of a random token cannot be guessed over a network; several in one file allow a change of
-/// the token without a moment at which a scraper has the wrong one.
+/// Limits on tokens. 16 bytes of a random token cannot be guessed over a network. Several in one file allow a rotation
+/// during which a scraper's token is always valid.
 const MIN_TOKEN_BYTES: usize = 16;
 const MAX_TOKEN_BYTES: usize = 1_024;
 const MAX_TOKENS: usize = 16;

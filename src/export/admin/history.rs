@@ -3,8 +3,8 @@
 //! `/api/history` covers all models and `/api/history?model=NAME` one of them (percent-encoded). `&after=CURSOR`
 //! returns only seconds after an earlier reply's `next`. A reader that polls once a second gets one second each time,
 //! and after a pause it gets all that it missed. A cursor that is too old, or from another process, returns everything.
-//! `&seconds=N` returns the last `N` seconds at most, `&until=UNIX_MS` those that had ended by then, and `&by_model=true` adds
-//! `"by_model": {"tiny": F}` to each second, with the active models of that second.
+//! `&seconds=N` returns the last `N` seconds at most, and `&until=UNIX_MS` those that had ended by then.
+//! `&by_model=true` adds `"by_model": {"tiny": F}` to each second, with the active models of that second.
 //!
 //! ```json
 //! {

@@ -18,12 +18,13 @@
 //! }
 //! ```
 //!
-//! `requests` starts with the latest request. `local_reply` is true if the proxy answered instead of the server. `fault`
-//! names the party at fault (`upstream`, `proxy`, `client`). `phases_ms` counts from the first byte of the request at the
-//! proxy: to the last byte of the request sent, the response head, the first token, the first token that is not
-//! reasoning, and the last token. `malformed_events` counts events that were invalid in a known dialect. `unread` is the
-//! reason why the rest of a reply was not parsed (`coding`, `too_large`, `malformed`, `budget`), and `request_unread`
-//! that for the request. During `write_blocked_ms` the client accepted no bytes, so the client caused those gaps.
+//! `requests` starts with the latest request. `local_reply` is true if the proxy answered instead of the server.
+//! `fault` names the party at fault (`upstream`, `proxy`, `client`). `phases_ms` counts from the first byte of the
+//! request at the proxy. It ends at the request's last byte, the response head, the first token, the first token that
+//! is not reasoning, and the last token. `malformed_events` counts events that were invalid in a known dialect.
+//! `unread` is the reason why the rest of a reply was not parsed (`coding`, `too_large`, `malformed`, `budget`), and
+//! `request_unread` that for the request. During `write_blocked_ms` the client accepted no bytes, so the client caused
+//! those gaps.
 
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -1,5 +1,5 @@
 //! Translates OpenTelemetry names to Prometheus names by the rules that every OTLP ingest applies
-//! (<https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/>): dots become underscores, the
+//! (<https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/>). Dots become underscores, the
 //! unit becomes a suffix, and a counter ends in `_total`.
 
 use crate::export::registry::catalog::{Instrument, InstrumentKind};

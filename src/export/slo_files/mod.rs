@@ -51,8 +51,8 @@ impl SloFileFormat {
         })
     }
 
-    /// Name of an SLO in the format: it begins and ends with a letter or digit, and for Kubernetes (RFC 1123) it has
-    /// lower case and no underscores.
+    /// Name of an SLO in the format. It begins and ends with a letter or digit. For Kubernetes (RFC 1123) it has lower
+    /// case and no underscores.
     fn name(self, slo: &Slo) -> String {
         let name = match self {
             Self::Sloth => slo.name().to_owned(),

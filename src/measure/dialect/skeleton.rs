@@ -1,9 +1,9 @@
 //! Makes steady events nearly free to parse.
 //!
-//! Consecutive events of a stream differ in few values: the text, and with some servers numbers and short arrays
-//! (running usage, times, log probabilities, token ids). After a full parse, the reader stores the event's *skeleton*
-//! (the bytes around those values) and the parse result. An event with an equal skeleton and values of equal kinds
-//! would give an equal result, so it is not parsed. Only the numbers that matter to the dialect are read from it.
+//! Consecutive events of a stream differ in few values. These are the text, and with some servers numbers and short
+//! arrays (running usage, times, log probabilities, token ids). After a full parse, the reader stores the event's
+//! *skeleton* (the bytes around those values) and the parse result. An event with an equal skeleton and values of equal
+//! kinds would give an equal result, so it is not parsed. Only the numbers that matter to the dialect are read from it.
 //! Both cases then run the same code to update the stream's state.
 //!
 //! In an event stream the comparison comes before the search for line ends: it finds the end of such an event, too.

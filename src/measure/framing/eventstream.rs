@@ -1,6 +1,6 @@
 //! Amazon's event stream (`application/vnd.amazon.eventstream`).
 //!
-//! A frame has its length, the length of its headers and a checksum of both; then the headers and the payload; then a
+//! A frame has its length, the length of its headers and a checksum of both. The headers and the payload follow, then a
 //! checksum of everything before. Numbers are 32-bit big endian.
 
 use flate2::Crc;

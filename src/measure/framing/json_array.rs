@@ -1,5 +1,5 @@
-//! Splits JSON by its brackets: the elements of an array that arrives in pieces (Gemini without `alt=sse`), and JSON
-//! between the lines of an event stream without a `data:` prefix (Gemini's errors).
+//! Splits JSON by its brackets. It finds the elements of an array that arrives in pieces (Gemini without `alt=sse`),
+//! and JSON between the lines of an event stream without a `data:` prefix (Gemini's errors).
 
 use super::{Event, FramingError, MAX_EVENT, PayloadKind};
 

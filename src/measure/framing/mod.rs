@@ -64,8 +64,8 @@ pub trait EventReader {
     /// Takes one event, which the budget has paid for.
     fn event(&mut self, event: Event<'_>, budget: &mut WorkBudget);
 
-    /// Length of the payload at the start of `bytes`, if the reader knows it without a search: it differs from an
-    /// earlier payload only in single values. It has no line ends.
+    /// Length of the payload at the start of `bytes`, if the reader knows it without a search. The payload then differs
+    /// from an earlier payload only in single values. It has no line ends.
     fn recognize(&mut self, _bytes: &[u8]) -> Option<usize> {
         None
     }

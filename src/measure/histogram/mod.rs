@@ -1,10 +1,10 @@
 //! A mergeable histogram with explicit and exponential buckets from one set of counts.
 //!
 //! # Cells
-//! A histogram counts in *cells*: the common refinement of base-2 exponential buckets of scale (Prometheus: schema)
-//! 3, each 9.05 % wide, and of a metric's own explicit bounds. No cell straddles an edge of either kind, so both
-//! views are exact sums of one set of counts. A scrape of either kind therefore agrees with an OTLP export to the
-//! last count. Explicit bounds below, inside and above the exponential range are all legal.
+//! A histogram counts in *cells*. They refine both the base-2 exponential buckets of scale (Prometheus: schema) 3, each
+//! 9.05 % wide, and a metric's own explicit bounds. No cell straddles an edge of either kind, so both views are exact
+//! sums of one set of counts. A scrape of either kind therefore agrees with an OTLP export to the last count. Explicit
+//! bounds below, inside and above the exponential range are all legal.
 //!
 //! # Range
 //! | unit | recorded as | exponential buckets | zero bucket |

@@ -1,6 +1,6 @@
 //! One term of the language of conditions: a figure, a sign and a limit, as in `ttft.p95 <= 1s`.
 //!
-//! `--slo`, `--fail-if`, `--find-max` and the rows of a matrix have the same words, signs and blanks; each allows the
+//! `--slo`, `--fail-if`, `--find-max` and the rows of a matrix have the same words, signs and blanks. Each allows the
 //! figures and limits that it can judge.
 
 use super::SloError;

@@ -173,7 +173,7 @@ impl BodyDecoder {
     }
 }
 
-/// The data and the end of the chunk at the start of `bytes`, if the chunk is whole and plainly written: a burst has
+/// The data and the end of the chunk at the start of `bytes`, if the chunk is whole and plainly written. A burst has
 /// hundreds per read.
 #[inline]
 fn whole_chunk(bytes: &[u8]) -> Option<(&[u8], usize)> {

@@ -1,8 +1,8 @@
 //! One exchange between an HTTP/1.x client and the upstream, as one state machine in the client's task.
 //!
-//! Every poll works in this order: it moves request body upstream and detects a disconnected client; it writes pending
-//! output to the client; only then it reads from the upstream. So a slow client stops upstream reads (backpressure),
-//! and each read is written before it is parsed.
+//! Every poll first moves request body upstream and detects a disconnected client. It then writes pending output to the
+//! client. Only then it reads from the upstream. So a slow client stops upstream reads (backpressure), and each read is
+//! written before it is parsed.
 
 use std::task::{Context, Poll, ready};
 

@@ -101,7 +101,7 @@ pub(in crate::proxy) struct Http1Exchange {
     /// Received but not decoded, with the arrival of the last bytes.
     inbox: Vec<u8>,
     searched: usize,
-    /// Length of the final head, which stays at the start of the inbox until the body is decoded: dropping it alone
+    /// Length of the final head, which stays at the start of the inbox until the body is decoded. Dropping it alone
     /// would move a whole burst.
     head_bytes: usize,
     arrival: Option<Arrival>,

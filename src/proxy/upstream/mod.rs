@@ -137,7 +137,7 @@ impl UpstreamClient {
 
     /// Starts an exchange over a rested connection or a new one.
     ///
-    /// A body of unknown or large size always gets a new connection: it could not be sent again if a pooled one turned
+    /// A body of unknown or large size always gets a new connection. It could not be sent again if a pooled one turned
     /// out to be closed.
     pub(super) async fn begin(&self, request: &UpstreamRequest<'_>) -> Result<UpstreamExchange, UpstreamError> {
         let now = Clock::Monotonic.now();

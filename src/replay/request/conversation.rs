@@ -8,9 +8,10 @@
 //! so errors do not add up.
 //!
 //! # When the history is synthesized
-//! A turn gets words from the trace's blocks, as with timed sessions, in three cases: its blocks do not continue the
-//! history (or it is shorter than the history); its predecessor has no complete reply, or one in a dialect whose text
-//! is not collected; the cache has dropped the history. Such a turn is counted, and its reply starts a new history.
+//! A turn gets words from the trace's blocks, as with timed sessions, in any of three cases. Its blocks do not continue
+//! the history, or it is shorter than the history. Its predecessor has no complete reply, or one in a dialect whose
+//! text is not collected. The cache has dropped the history. Such a turn is counted, and its reply starts a new
+//! history.
 
 use std::collections::BTreeMap;
 use std::fmt;

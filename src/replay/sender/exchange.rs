@@ -223,7 +223,7 @@ impl ReplayExchange {
         self.observer = Some(observer);
     }
 
-    /// Reads the response and writes the rest of the request in parallel: a server may respond before it has read all,
+    /// Reads the response and writes the rest of the request in parallel. A server may respond before it has read all,
     /// and then never read the rest.
     async fn read_reply(
         &mut self,

@@ -1,7 +1,7 @@
 //! Queries the servers before a run: version, model, and settings that affect the figures.
 //!
 //! Every server is asked for every page of `PAGES`, and pages that it lacks are skipped. Only the listed fields are
-//! kept, and of these only numbers, booleans and short texts: the pages also contain keys (SGLang's `api_key`) and long
+//! kept, and of these only numbers, booleans and short texts. The pages also contain keys (SGLang's `api_key`) and long
 //! texts (llama.cpp's chat template). A page that times out stops nothing.
 
 use std::collections::BTreeMap;

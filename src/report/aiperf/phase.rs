@@ -127,7 +127,7 @@ impl AiperfPhase {
         summary
     }
 
-    /// Renders what the summaries of a phase and of a time slice share: rates are per second of `window`, and `curves`
+    /// Renders what the summaries of a phase and of a time slice share. Rates are per second of `window`, and `curves`
     /// are those of the whole phase.
     pub(super) fn summary_within(
         &self,

@@ -1,7 +1,7 @@
 //! AIPerf's `profile_export_aiperf_timeslices.json` and `.csv`: the summary of each time slice.
 //!
-//! As in AIPerf, slices begin with the first request, a request belongs to the slice in which it was sent, rates are
-//! per second of the slice, and a slice without a request is absent. The last slice ends with the last response;
+//! As in AIPerf, slices begin with the first request, and a request belongs to the slice in which it was sent. Rates
+//! are per second of the slice, and a slice without a request is absent. The last slice ends with the last response;
 //! `is_complete` is false for it. AIPerf computes the send lag and the latency from the planned time only for a run.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! E2E is mostly the generation of tokens.
 //!
-//! TPOT against requests in flight shows which part of a step is fixed, such as the read of the weights, and which part
+//! TPOT against requests in flight shows the fixed part of a step, such as the read of the weights. The other part
 //! grows with the batch: reads of the KV cache, and compute.
 
 use super::super::servers::{MeanDuration, ServerSummary, Trend};

@@ -1,7 +1,7 @@
 //! The bounds of a run's latencies, in words, with the evidence beside each statement. Pure; one rule per file.
 //!
 //! A rule returns a [`Finding`] only if its evidence passes the thresholds that the finding prints. Without evidence
-//! there is no finding: a run at one prompt length shows no slope, and a server that is not scraped has no queue time.
+//! there is no finding. A run at one prompt length shows no slope, and a server that is not scraped has no queue time.
 //!
 //! | verdict | evidence | threshold |
 //! |---|---|---|

@@ -3,8 +3,8 @@
 use crate::report::ascii_plot::needs_log_scale;
 use crate::stats::samples::SortedSamples;
 
-/// Values below the largest one by more than this factor share the first bin: gaps within one read are a thousandth of a
-/// millisecond, and would leave no room for the rest.
+/// Values below the largest one by more than this factor share the first bin. Gaps within one read are a thousandth of
+/// a millisecond, and would leave no room for the rest.
 const MAX_LOG_RANGE: f64 = 1e5;
 
 /// Ascending edges on a linear or logarithmic scale, in the unit of the values.

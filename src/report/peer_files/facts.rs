@@ -1,6 +1,6 @@
 //! A result file's facts about its run besides the requests.
 
-/// Facts about a run of another tool. What the file lacks is absent.
+/// Facts about a run of another tool. Facts that the file lacks are absent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PeerFacts {
     /// The tool, with its version where the file has it.

@@ -1,8 +1,8 @@
 //! `benchmarks.json` of GuideLLM, version 2 of its schema: one benchmark per load, each with its requests.
 //!
-//! A request has the times of its first and last token and the number of chunks, but no gaps: there is no ITL, and TPOT
-//! is exact. Times are of the wall clock. `targeted_start` is the planned time where a rate or a trace decides it. A
-//! request that the end of the benchmark cut off is cancelled.
+//! A request has the times of its first and last token and the number of chunks, but no gaps. So there is no ITL, and
+//! TPOT is exact. Times are of the wall clock. `targeted_start` is the planned time where a rate or a trace decides it.
+//! A request that the end of the benchmark cut off is cancelled.
 
 use serde::Deserialize;
 use serde_json::Value;

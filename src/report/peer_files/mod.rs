@@ -2,8 +2,8 @@
 //! file per format.
 //!
 //! A file with requests becomes the same [`RequestView`](super::request_view::RequestView)s that our own rows become,
-//! so every figure, group, filter and condition applies. What a file lacks is absent. A file with figures alone is a
-//! [`PeerSummary`], which is shown and never taken for a distribution.
+//! so every figure, group, filter and condition applies. Values that a file lacks are absent. A file with figures alone
+//! is a [`PeerSummary`], which is shown and never taken for a distribution.
 //!
 //! # Memory
 //! AIPerf's records are read one by one. The other files are JSON documents and stay in memory, at most

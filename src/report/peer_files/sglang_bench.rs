@@ -1,8 +1,8 @@
 //! A line of the file that `sglang.bench_serving --output-file` appends for each run: figures alone.
 //!
-//! Also with `--output-details` the file has no times of sending, so its requests have no place in time: neither a rate
-//! over time nor requests in flight could be computed. The figures are shown as they stand. `FILE#2` is the second run
-//! of a file. An unlimited rate is written as `Infinity`, which is no JSON, and is read as absent.
+//! Also with `--output-details` the file has no times of sending, so its requests have no place in time. Neither a rate
+//! over time nor requests in flight can be computed. The figures are shown as they stand. `FILE#2` is the second run of
+//! a file. An unlimited rate is written as `Infinity`, which is no JSON, and is read as absent.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,9 +1,9 @@
 //! The JSON of `vllm bench serve`: figures, and with `--save-detailed` a list of values for each request.
 //!
 //! `itls` are gaps between chunks, whatever their tokens. A latency ends at the last chunk with a token: the end of the
-//! response is not recorded. `output_lens` are the server's usage, or counts of vLLM's tokenizer where it sent none;
-//! the file does not state which, so they are taken for the tokenizer's. The clock counts from an unknown moment.
-//! A planned time exists only for a finite request rate: the send time less `queue_times`.
+//! response is not recorded. `output_lens` are the server's usage, or counts of vLLM's tokenizer where it sent none.
+//! The file does not state which, so they are taken for the tokenizer's. The clock counts from an unknown moment. A
+//! planned time exists only for a finite request rate: the send time less `queue_times`.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -147,7 +147,7 @@ impl std::fmt::Display for MixDifference {
     }
 }
 
-/// Returns what differs. What either side does not report is not compared.
+/// Returns the differences in the properties that both sides report.
 pub fn differences(measured: &LoadMix, traffic: &LoadMix) -> Vec<MixDifference> {
     let lengths = |property, ours: &LengthHistogram, theirs: &LengthHistogram| {
         let test = ks_test(ours, theirs)?;

@@ -6,9 +6,9 @@
 //! capture, trace, RATE -> arrivals, load_mix ───────────────────────────────┴> replicas -> fleet -> CapacityPlan
 //! ```
 //!
-//! The highest throughput of a replica is more than the rate that it holds under the SLO ([`replica_capacity`]), so a
-//! plan by throughput is too small: [`alternative`] shows by how much. [`reserve_effect`] shows what each reserve costs and
-//! what it prevents.
+//! The highest throughput of a replica is more than the rate that it holds under the SLO ([`replica_capacity`]). So a
+//! plan by throughput is too small; [`alternative`] shows by how much. [`reserve_effect`] shows what each reserve costs
+//! and what it prevents.
 //!
 //! # JSON
 //! One object. `streamgauge_plan` is the schema version. An absent key means unknown, never zero.

@@ -1,11 +1,11 @@
 //! Replicas over time. Pure.
 //!
 //! # Formulas
-//! A window of rate λ needs ⌈λ ÷ (C · (1 − headroom))⌉ replicas, at least one, where C is the capacity of a replica, and
-//! as many more as may fail at once. A replica serves a start-up time after it is ordered, and costs from the order on.
-//! So with foresight, the paid replicas of a window are the most that it or any window within the start-up time needs.
-//! Without foresight, a replica is ordered when its window begins, so the replicas that serve are the fewest that the
-//! window or any within the start-up time before it needs.
+//! A window of rate λ needs ⌈λ ÷ (C · (1 − headroom))⌉ replicas, at least one, where C is the capacity of a replica. As
+//! many more are added as may fail at once. A replica serves a start-up time after it is ordered, and costs from the
+//! order on. So with foresight, the paid replicas of a window are the most that it or any window within the start-up
+//! time needs. Without foresight, a replica is ordered when its window begins. So the replicas that serve are the
+//! fewest that the window or any within the start-up time before it needs.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Sessions and jobs: turns, time in the model and outside of it, cache by turn, session goodput, sub-agents. Pure.
 //!
-//! [`crate::measure::session`] defines the figures. A job is a session without a parent, with all its sub-agents; its
+//! [`crate::measure::session`] defines the figures. A job is a session without a parent, with all its sub-agents. Its
 //! figures are those of one session with the requests of all of them. Requests that a report leaves out (warm-up,
 //! `--filter`) are in no session.
 

@@ -1,7 +1,7 @@
 //! Which sessions are sub-agents of which: by the parent in a row, else by the prompt.
 //!
 //! The first prompt of a sub-agent may repeat a later turn of its parent, as a forked conversation does. A block that a
-//! later turn added belongs to the session that had it first, so a session whose first prompt holds such a block is that
+//! later turn added belongs to the session that had it first. A session whose first prompt holds such a block is that
 //! session's sub-agent; the deepest block decides. The blocks of first prompts show nothing: all sessions of an
 //! application share its system prompt.
 

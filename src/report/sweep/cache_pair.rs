@@ -30,7 +30,7 @@ pub(super) struct CachePair {
     pub(super) cold: String,
     pub(super) warm: String,
     pub(super) figures: Vec<CacheFigure>,
-    /// Requests of the warm level whose prefix was gone from the cache, and all of its requests; absent if no response
+    /// Requests of the warm level whose prefix was gone from the cache, and all of its requests. Absent if no response
     /// has the count of cached tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) evicted_prefixes: Option<(u64, u64)>,

@@ -1,8 +1,8 @@
 //! Open and closed levels of one workload on one curve: latency by achieved throughput. Pure.
 //!
-//! A closed loop waits for its server, so it shows the latency of the requests that it sent and hides those that users
-//! would have sent meanwhile. What it hid is the open loop's latency at the same throughput, on straight lines between the
-//! open levels that keep up, minus its own.
+//! A closed loop waits for its server. So it shows the latency of the requests that it sent, and hides those that users
+//! would have sent meanwhile. The hidden latency is the open loop's at equal throughput minus its own. It is
+//! interpolated on straight lines between the open levels that keep up.
 
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -3,11 +3,11 @@
 //! [`mean`], [`rate`] and [`proportion`] make estimates, and [`super::percentile_estimate`] makes those of percentiles.
 //!
 //! # Degrees of freedom
-//! The values that decide a figure come in clusters, one for each queue that built up, and the variance of a sum of k
-//! clusters is itself known to about k degrees. So Student's t has the degrees of the blocks, but at most k = s · n*,
-//! where n* is the effective sample size and s the share of values that decide: those beyond a percentile, the misses
-//! of a goodput, and at most a twentieth, as for a mean. With k < 2 there is no interval. Half a degree is added: so
-//! chosen, rates of coverage are nearest to 95 % over the processes of `tests/stats`.
+//! The values that decide a figure come in clusters, one for each queue that built up. The variance of a sum of k
+//! clusters is itself known to about k degrees. So Student's t has the degrees of the blocks, but at most k = s · n*.
+//! Here n* is the effective sample size, and s the share of values that decide, at most a twentieth. These are the
+//! values beyond a percentile, or the misses of a goodput; a mean has a twentieth. With k < 2 there is no interval.
+//! Half a degree is added: so chosen, rates of coverage are nearest to 95 % over the processes of `tests/stats`.
 
 mod ratio_estimate;
 

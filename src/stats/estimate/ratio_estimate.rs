@@ -7,7 +7,7 @@
 //!
 //! A proportion (goodput) of at least 20 successes and 20 failures is treated so too, on the scale of log odds. With
 //! fewer, its interval is the exact binomial one (Clopper and Pearson, 1934), with counts divided by the variance
-//! inflation: a run without a miss has a lower end too.
+//! inflation. So a run without a miss has a lower end too.
 
 use super::super::autocorrelation::variance_inflation;
 use super::super::bootstrap::{BLOCK_DEGREES, BlockBootstrap, stretch};
@@ -16,7 +16,7 @@ use super::super::interval::{DataUnit, NotEnoughData};
 use super::super::time_slices::{BLOCKS, SlicedValues, regroup};
 use super::{DECISIVE_SHARE, Estimate, MIN_VALUES_BEYOND, decisive_values, degrees};
 
-/// How much of an independent miss counts for the degrees of a goodput: its width comes from the very misses that it
+/// Share of an independent miss that counts for the degrees of a goodput. Its width comes from the very misses that it
 /// counts, so a run with few of them by chance seems surer than others.
 const DECISIVE_MISS: f64 = 2.0 / 3.0;
 /// Minimum number of values for slices that are more than blocks.
@@ -35,8 +35,8 @@ pub fn mean(values: &impl SlicedValues, bootstrap: &BlockBootstrap) -> Option<Es
     ratio_of_sums(values.sums(), values.counts(), count, values.variance(), bootstrap)
 }
 
-/// Rate of a quantity per unit of another one, such as tokens per second, from their sums in slices of equal lengths of
-/// time, at least 40. `None` if the denominators add up to 0. The effective sample size is in slices.
+/// Rate of a quantity per unit of another one, such as tokens per second. It is computed from their sums in slices of
+/// equal lengths of time, at least 40. `None` if the denominators add up to 0. The effective sample size is in slices.
 pub fn rate(numerators: &[f64], denominators: &[f64], bootstrap: &BlockBootstrap) -> Option<Estimate> {
     let (above, below) = (regroup(numerators), regroup(denominators));
     let value = numerators.iter().sum::<f64>() / denominators.iter().sum::<f64>();

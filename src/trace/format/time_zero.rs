@@ -1,5 +1,5 @@
-//! Time zero of formats with wall-clock times: the earliest time in the beginning of a file, whose rows may stand in
-//! the order in which they ended.
+//! Time zero of formats with wall-clock times: the earliest time in the beginning of a file. Its rows may stand in the
+//! order in which they ended.
 
 use super::ConversionLosses;
 

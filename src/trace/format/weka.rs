@@ -1,4 +1,4 @@
-//! Agent sessions of kv-cache-tester, which AIPerf, GuideLLM and inference-perf read as `weka`: one JSON document per
+//! Agent sessions of kv-cache-tester, which AIPerf, GuideLLM and inference-perf read as `weka`. One JSON document per
 //! session, seconds, 64-token blocks without a partial last one, ids valid within the session.
 //!
 //! A folder is read session by session. Each session begins at zero, because sessions have no common clock. The

@@ -1,9 +1,8 @@
 //! Limits of a replay on this machine, against the simulated server beside it: lag, cost, and 10,000 open streams.
 //! `cargo bench --bench generator`; half a minute, on a machine that does nothing else.
 //!
-//! `-- --peers streamgauge,oha,wrk,vllm,aiperf` then compares it with other generators, of which it takes those that are
-//! named: what a request costs each, a streamed token, its memory, and how late requests come. `tests/tools/setup --bench
-//! --real` installs them; five minutes.
+//! `-- --peers streamgauge,oha,wrk,vllm,aiperf` then compares it with the named generators: cost of a request and of a
+//! streamed token, memory, and lag. `tests/tools/setup --bench --real` installs them; five minutes.
 
 #![expect(
     clippy::unwrap_used,

@@ -65,7 +65,7 @@ const RAMP: usize = 32;
 /// Silence after which a run is given up, in milliseconds.
 const SILENCE: u16 = 10_000;
 
-/// Replies that take at least so many nanoseconds show whether they are passed on as they come; in shorter ones a
+/// Replies that take at least this many nanoseconds show whether they are forwarded as they come. In shorter ones a
 /// delay may be the scheduler's.
 const PATIENCE: u64 = 50_000_000;
 

@@ -1,5 +1,5 @@
 //! The peers' configuration: as many threads each, upstream connections kept alive, no buffering of replies, no access
-//! log, long timeouts; everything else as the program comes.
+//! log, long timeouts. Everything else has the program's defaults.
 
 use std::net::SocketAddr;
 

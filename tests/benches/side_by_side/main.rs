@@ -1,7 +1,7 @@
 //! Streamgauge beside nginx, HAProxy and Envoy: what each costs per event, holds per stream, adds and loses.
 //!
 //! Absolute times of one run on one machine prove nothing; ratios within one run do. So every peer stands in front of
-//! the same scripted upstream and behind the same client, they take turns, and each figure is compared with the
+//! the same scripted upstream and behind the same client. They take turns, and each figure is compared with the
 //! reference's figure of the same round.
 //!
 //! `cargo bench --bench side_by_side -- --help` lists the options.

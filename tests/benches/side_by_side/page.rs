@@ -1,8 +1,8 @@
 //! The row of the live page: what a page that is open costs, at as many short requests as the machine gives, of many
 //! models. Two readers stand for it: one that asks for the history each second, as the page does, and one of `/api/live`.
 //!
-//! The CPU is that of the thread that the admin port has, with readers less without, for the same number of requests: it
-//! also counts those, and at full load the other threads take whatever there is.
+//! The CPU is that of the admin port's thread, with readers less without, for equal numbers of requests. It also counts
+//! those, and at full load the other threads take the rest.
 
 use std::fs;
 use std::io::{Read as _, Write as _};

@@ -1,7 +1,7 @@
 //! Common code of the fuzzers, and the folders of streamgauge that parse untrusted input.
 //!
-//! Those folders are compiled here on their own: without TLS and the exporters' protocols the fuzzers build in a
-//! minute, and nothing is instrumented that is not fuzzed. The paths to them are the library's.
+//! Those folders are compiled here on their own. Without TLS and the exporters' protocols the fuzzers build in a
+//! minute, and only fuzzed code is instrumented. The paths to them are the library's.
 
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "each folder is part of a larger program")]
 

@@ -1,8 +1,8 @@
 //! `Content-Encoding` undone. The first byte selects the coding, and whether the rest is text to be compressed or a
 //! server's bytes.
 //!
-//! Text that was compressed and flushed is seen at once; any split of any bytes decodes alike, to what the coding's own
-//! one-shot reader makes of them, in bounded memory. Of brotli only the bound is known to hold for rubbish.
+//! Text that was compressed and flushed is seen at once. Any split of any bytes decodes alike, to the output of the
+//! coding's own one-shot reader, in bounded memory. Of brotli only the bound is known to hold for rubbish.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! The walk over one JSON text against serde_json: what is JSON is walked to the same values, and what is walked is
-//! JSON in everything but the inside of its numbers and strings, which the walk takes as they stand.
+//! The walk over one JSON text against serde_json. Valid JSON is walked to equal values. A walked text is valid JSON,
+//! except the inside of its numbers and strings, which the walk does not check.
 
 #![no_main]
 

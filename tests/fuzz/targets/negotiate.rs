@@ -1,5 +1,5 @@
-//! Content negotiation of the scrape: any `Accept` gives a format, one that it names, and white space, case and what we
-//! do not have change nothing.
+//! Content negotiation of the scrape: any `Accept` gives a format that it names. White space, case and unknown formats
+//! change nothing.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! OpenTelemetry's environment variables, one `NAME=value` on each line: whatever they hold, there are settings, and a
-//! sentence for what was not understood that does not show what authenticates.
+//! OpenTelemetry's environment variables, one `NAME=value` on each line. Any values give settings, and warnings about
+//! invalid ones that show no credentials.
 
 #![no_main]
 

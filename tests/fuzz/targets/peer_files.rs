@@ -1,5 +1,5 @@
-//! Result files of other tools, in every format: whatever is read is read to its end or is an error, memory is bounded,
-//! and times of a request are in order.
+//! Result files of other tools, in every format. A file is read to its end or is an error, memory is bounded, and times
+//! of a request are in order.
 
 #![no_main]
 

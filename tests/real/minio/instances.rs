@@ -1,7 +1,7 @@
 //! Two hundred instances that upload at the same moment, and a reader of all of them.
 //!
 //! The instances are the uploaders of two hundred spools in one process of its own, because credentials belong to the
-//! environment: the test starts its own program once more.
+//! environment. The test starts its own program once more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

@@ -1,7 +1,7 @@
 //! Data for live views: the counts at one moment, and the activity between two.
 //!
-//! A [`LiveSnapshot`] summarizes the scraped [`Snapshot`], and [`WindowStats`] is the difference of two: over the last
-//! seconds for `/api/live`, over a whole run for `streamgauge demo`. A [`history_point::HistoryPoint`] is the same
+//! A [`LiveSnapshot`] summarizes the scraped [`Snapshot`], and [`WindowStats`] is the difference of two. It covers the
+//! last seconds for `/api/live`, and a whole run for `streamgauge demo`. A [`history_point::HistoryPoint`] is the same
 //! difference with its histograms, for `/api/history`. If a reload restarted a histogram in between, the window counts
 //! only later values.
 

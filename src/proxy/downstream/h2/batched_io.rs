@@ -46,8 +46,8 @@ impl BatchedIo {
     }
 
     /// Closes the connection without a reset. The client sends window updates for its last reply; a close with unread
-    /// frames would be a reset, and the client would lose what it has not read. Ends with the client, if the client
-    /// is silent for [`LINGER_TIMEOUT`], or after [`MAX_MALFORMED_LINGER_BYTES`].
+    /// frames would be a reset, and the client would lose unread data. Ends with the client, if the client is silent
+    /// for [`LINGER_TIMEOUT`], or after [`MAX_MALFORMED_LINGER_BYTES`].
     pub(super) async fn linger(mut self) {
         let mut heard = 0;
         let mut read = |cx: &mut Context<'_>| {

@@ -126,8 +126,8 @@ impl InFlightGuard {
     }
 }
 
-/// Bodies whose last frame hyper has taken. hyper drops a body before the connection's task writes that frame, and
-/// bytes are written before they are observed; so the task observes these bodies after the write.
+/// Bodies whose last frame hyper has taken. hyper drops a body before the connection's task writes that frame. Bytes
+/// are written before they are observed, so the task observes these bodies after the write.
 #[derive(Default)]
 struct FinishedBodies {
     bodies: RefCell<VecDeque<Box<RelayedBody>>>,

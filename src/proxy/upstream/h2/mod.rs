@@ -37,8 +37,8 @@ use crate::proxy::flow_control::{
 /// Limit on attempts for a request that no server has processed.
 const MAX_ATTEMPTS: usize = 3;
 
-/// If a client disconnects and its connection has received nothing for this long since the request, the connection
-/// becomes suspect: the peer may be gone without a FIN, which the kernel would not notice for a quarter of an hour.
+/// If a client disconnects after this long without a byte from the server, the connection becomes suspect. The peer may
+/// be gone without a FIN, which the kernel would not notice for a quarter of an hour.
 const SUSPECT_AFTER: Gap = Gap::from_millis(1_000);
 
 type SendResult = Result<Response<Incoming>, TrySendError<Request<UploadBody>>>;
@@ -400,8 +400,8 @@ fn to_trailers(fields: &HeaderMap) -> Head {
     head
 }
 
-/// True if the server reports that it has not processed a request, which may then be sent again (RFC 9113, section
-/// 8.7): it refused the stream, or sent a GOAWAY below the stream's id.
+/// True if the server has not processed a request, which may then be sent again (RFC 9113, section 8.7). It refused the
+/// stream, or sent a GOAWAY below the stream's id.
 fn is_unprocessed(error: &hyper::Error) -> bool {
     is_refused(error)
         || http2_error(error).is_some_and(|error| {

@@ -9,11 +9,11 @@
 //! expected number of requests; a start at an arrival would add one, or with bursts several.
 //!
 //! # The number of requests
-//! Where a load ends, random arrivals are conditioned on their number, n = rate × duration: a level of 32/s then sends
+//! Where a load ends, random arrivals are conditioned on their number, n = rate × duration. A level of 32/s then sends
 //! 32/s, where free draws differ by 1 ÷ √n (18 % at 30 requests). Given their number, the arrivals of a Poisson process
 //! are n independent uniform times in order (Ross, *Stochastic Processes*, 1996, theorem 2.3.1). The gaps, the one that
-//! contains the start included, are scaled so that their sum is n; for exponential gaps this yields exactly those
-//! uniform order statistics, and gamma gaps become Dirichlet shares with the same stationary start.
+//! contains the start included, are scaled so that their sum is n. For exponential gaps this yields exactly those
+//! uniform order statistics. Gamma gaps become Dirichlet shares with the same stationary start.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,5 +1,5 @@
-//! Named kinds of traffic: lengths measured in public traces, with the rank correlation of prompts and outputs; and the
-//! fixed pairs of lengths that benchmarks of others use.
+//! Named kinds of traffic: lengths measured in public traces, with the rank correlation of prompts and outputs. Others
+//! are the fixed pairs of lengths of other benchmarks.
 
 use super::length::{LengthDistribution, LengthQuantiles, RequestLengths};
 use super::mixture_tables as tables;
