@@ -17,7 +17,7 @@ use crate::storage::ObjectReader;
 
 /// Size up to which an object in Parquet is read whole, if no other is.
 const MAX_WHOLE_OBJECT_BYTES: u64 = 64 << 20;
-/// Maximum bytes of all objects that one trace holds whole.
+/// Maximum bytes of all objects that are held whole.
 const MAX_WHOLE_BYTES: u64 = 256 << 20;
 /// Open segments above which each reads small parts of its object.
 const MAX_LARGE_PARTS: usize = 16;
@@ -31,12 +31,31 @@ pub(super) struct LineReader {
     source: LineSource,
 }
 
-/// Memory that the open segments of a trace hold already.
+/// Memory that other open segments hold, or may hold.
 #[derive(Clone, Copy, Default)]
 pub(super) struct HeldMemory {
     pub(super) segments: usize,
     /// Bytes of objects that are held whole.
     pub(super) bytes: u64,
+}
+
+impl HeldMemory {
+    /// The memory of other readers, if so many share that of one.
+    pub(super) fn of_others(readers: usize) -> Self {
+        let readers = readers.max(1);
+        let share = MAX_WHOLE_BYTES / u64::try_from(readers).unwrap_or(u64::MAX);
+        Self { segments: readers - 1, bytes: MAX_WHOLE_BYTES - share }
+    }
+
+    /// The memory of further segments too.
+    pub(super) const fn with(self, segments: usize, bytes: u64) -> Self {
+        Self { segments: self.segments + segments, bytes: self.bytes.saturating_add(bytes) }
+    }
+
+    /// Size up to which another object is held whole.
+    fn max_whole_object(self) -> u64 {
+        MAX_WHOLE_OBJECT_BYTES.min(MAX_WHOLE_BYTES.saturating_sub(self.bytes))
+    }
 }
 
 enum LineSource {
@@ -134,8 +153,7 @@ impl LineSource {
         let mut file = BufReader::with_capacity(64 << 10, bytes);
         let start = file.fill_buf()?;
         if start.starts_with(PARQUET_MAGIC) {
-            let most = MAX_WHOLE_OBJECT_BYTES.min(MAX_WHOLE_BYTES.saturating_sub(held.bytes));
-            return file.into_inner().parquet_lines(most);
+            return file.into_inner().parquet_lines(held.max_whole_object());
         }
         if FrameHead::is_at_start_of(start) {
             let decompressor = Decompressor::new()?;
@@ -297,5 +315,24 @@ impl FrameReader {
         self.plain = io::Cursor::new(plain);
         self.seq += 1;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_that_are_open_at_once_hold_no_more_objects_than_one_may() {
+        assert_eq!(HeldMemory::of_others(1).max_whole_object(), MAX_WHOLE_OBJECT_BYTES);
+        for readers in [4, 60, 1_000] {
+            let (mut held, mut all) = (HeldMemory::of_others(readers), 0);
+            while held.max_whole_object() > 0 {
+                all += held.max_whole_object();
+                held = held.with(1, held.max_whole_object());
+            }
+            assert_eq!(all, MAX_WHOLE_BYTES / readers as u64, "{readers} readers");
+            assert!(readers <= MAX_LARGE_PARTS || held.segments >= MAX_LARGE_PARTS, "they read small parts");
+        }
     }
 }

@@ -51,6 +51,8 @@ pub struct TraceReader {
     opened: u64,
     /// [`TOO_MANY_OPEN`] has been reported.
     is_over_limit: bool,
+    /// What other readers may hold.
+    others: HeldMemory,
     damage: Vec<TraceDamage>,
     times: Range<u64>,
 }
@@ -86,20 +88,22 @@ impl TraceReader {
     /// # Errors
     /// If there is no trace at `path`, or a newer version wrote it.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
-        Self::of_segments(path, segments(path)?)
+        Self::of_segments(path, segments(path)?, 1)
     }
 
-    /// Opens these segments, in their order; `path` appears only in messages.
+    /// Opens these segments, in their order; `path` appears only in messages. So many `readers` are open at once, which
+    /// share the memory of one.
     ///
     /// # Errors
     /// If they are no trace, or a newer version wrote it.
-    pub fn of_segments(path: &Path, segments: Vec<PathBuf>) -> Result<Self, ReadError> {
+    pub fn of_segments(path: &Path, segments: Vec<PathBuf>, readers: usize) -> Result<Self, ReadError> {
+        let others = HeldMemory::of_others(readers);
         let mut segments = segments.into_iter().peekable();
         let mut damage = Vec::new();
         while let Some(file) = segments.next() {
-            let mut segment = SegmentReader::open(file, HeldMemory::default())?;
+            let mut segment = SegmentReader::open(file, others)?;
             match segment.header(&mut damage)? {
-                Some(header) => return Ok(Self::starting_with(segment, header, segments, damage)),
+                Some(header) => return Ok(Self { others, ..Self::starting_with(segment, header, segments, damage) }),
                 // The writer was killed before its first row.
                 None => damage.push(segment.lines.damage("it has no whole row")),
             }
@@ -134,6 +138,7 @@ impl TraceReader {
             waiting: BTreeMap::new(),
             opened: 1,
             is_over_limit: false,
+            others: HeldMemory::default(),
             damage,
             times: ALL_TIMES,
         }
@@ -170,7 +175,7 @@ impl TraceReader {
     /// Opens the next segment that has a row, or a header at least.
     fn open_next(&mut self) -> Result<Option<SegmentReader>, ReadError> {
         let bytes = self.waiting.values().map(|segment| segment.reader.lines.held_bytes).sum();
-        let held = HeldMemory { segments: self.waiting.len(), bytes };
+        let held = self.others.with(self.waiting.len(), bytes);
         for file in self.segments.by_ref() {
             let mut segment = SegmentReader::open(file, held)?;
             let Some(header) = segment.header(&mut self.damage)? else {

@@ -64,13 +64,13 @@ impl MergeSource<'_> {
         }
     }
 
-    /// Opens the trace; if `is_first`, prints its detected format.
-    fn open(&self, args: &MergeArgs, is_first: bool) -> anyhow::Result<InputTrace> {
+    /// Opens the trace, which is one of `sources`; if `is_first`, prints its detected format.
+    fn open(&self, args: &MergeArgs, sources: usize, is_first: bool) -> anyhow::Result<InputTrace> {
         match self {
             Self::Path(path) if is_first => flags::open(path, args.input_format, &args.reading),
             Self::Path(path) => flags::reopen(path, args.input_format, &args.reading),
             Self::Instance { path, segments, .. } => {
-                let trace = native::read_segments(path, segments.clone())?;
+                let trace = native::read_segments(path, segments.clone(), sources)?;
                 Ok(InputTrace { trace, format: FORMATS[0] })
             }
         }
@@ -90,7 +90,7 @@ pub(super) fn run(args: &MergeArgs) -> anyhow::Result<ExitCode> {
     }
     let mut opened = Vec::new();
     for source in &sources {
-        opened.push(source.open(args, true)?);
+        opened.push(source.open(args, sources.len(), true)?);
     }
     let format = opened.first().context("no trace to merge")?.format;
     let has_clocks = opened.iter().all(|input| input.trace.header.started_unix_ns.is_some());
@@ -111,7 +111,7 @@ pub(super) fn run(args: &MergeArgs) -> anyhow::Result<ExitCode> {
 fn correct_clocks(traces: &mut [(String, Trace)], sources: &[MergeSource<'_>], args: &MergeArgs) -> anyhow::Result<()> {
     let mut evidence = ClockEvidence::default();
     for (number, source) in sources.iter().enumerate() {
-        let Trace { header, entries, .. } = source.open(args, false)?.trace;
+        let Trace { header, entries, .. } = source.open(args, sources.len(), false)?.trace;
         for row in entries {
             evidence.add(number, &header, &row?);
         }

@@ -51,15 +51,15 @@ pub(super) fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, 
     read_rows(&path, reader, options)
 }
 
-/// Reads the segments of one instance; `path` appears only in messages.
-pub fn read_segments(path: &Path, segments: Vec<PathBuf>) -> Result<Trace, Error> {
-    read_rows(path, TraceReader::of_segments(path, segments), &ReadOptions::default())
+/// Reads the segments of one of so many instances; `path` appears only in messages.
+pub fn read_segments(path: &Path, segments: Vec<PathBuf>, instances: usize) -> Result<Trace, Error> {
+    read_rows(path, TraceReader::of_segments(path, segments, instances), &ReadOptions::default())
 }
 
 /// Reads the segments of several instances in one order of time, with the memory of one trace. Servers are named after
 /// their instances; `path` appears only in messages.
 pub fn read_instances(path: &Path, segments: Vec<PathBuf>) -> Result<Trace, Error> {
-    let reader = TraceReader::of_segments(path, segments);
+    let reader = TraceReader::of_segments(path, segments, 1);
     read_adapted_rows(path, reader, &ReadOptions::default(), |reader, entry| {
         if let Some(instance) = reader.last_segment().and_then(instance_of) {
             entry.name_server(instance);
