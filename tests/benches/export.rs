@@ -108,7 +108,7 @@ fn sdk_spans(record: &RequestRecord, trace: &RequestTrace, scope: &Instrumentati
     client.extend(shape.stream.map(|stream| KeyValue::new("gen_ai.request.stream", stream)));
     client.extend(record.response_id.as_deref().map(|id| text("gen_ai.response.id", id)));
     client.extend(record.response_model.as_deref().map(|model| text("gen_ai.response.model", model)));
-    let waited = times.first_byte.map(|at| at.since(times.received).as_secs());
+    let waited = record.time_to_first_chunk().map(|waited| waited.as_secs());
     client.extend(waited.map(|waited| KeyValue::new("gen_ai.response.time_to_first_chunk", waited)));
     client.extend(number("gen_ai.usage.input_tokens", record.usage.input));
     client.extend(number("gen_ai.usage.output_tokens", record.usage.output));

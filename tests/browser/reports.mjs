@@ -15,6 +15,7 @@ const PAGES = {
   "comparison of sweeps": ["compare", "--html", `${DATA}/sweep`, "--", `${DATA}/sweep`],
   history: ["compare", "--html", "--trend", ...SIDES.flat()],
   plan: ["plan", "--measured", `${DATA}/sweep`, "--traffic", "tests/data/traces/azure/conv2023_first300s.csv", "--html"],
+  "reuse of prefixes": ["trace", "reuse", "tests/data/captures/pod-a", "tests/data/captures/pod-b", "--cache-blocks", "400", "--html"],
 };
 // WCAG 2.2, 1.4.3.
 const MIN_CONTRAST = 4.5;

@@ -125,6 +125,23 @@ fn each_pod_has_the_cache_that_its_engines_page_states() {
 }
 
 #[test]
+fn the_page_draws_the_parts_of_each_group_up_to_what_is_offered() {
+    let folder = TempDir::new().unwrap();
+    let capture = capture(&folder, "all.jsonl", &REQUESTS);
+    let (code, page, _) = run(&["trace", "reuse", "--html", &capture, "--cache-blocks", "2"]);
+    assert_eq!((code, page.matches("data-kind=\"stack\"").count()), (Some(0), 5), "all, model, class, hour, pod");
+    assert!(page.contains(">All requests</h3>") && page.contains(">By hour</h3>"), "{page}");
+    let names = ["cached", "lost otherwise", "lost to capacity", "lost by routing"];
+    assert!(page.contains(&format!("from the bottom: {}.", names.join(", "))), "{page}");
+    // 16, 16, 32 and 32 of 160 tokens; of pod a 32 of 96 are lost to capacity.
+    assert!(page.contains("class=\"data\">[[10],[10],[20],[20]]</script>"), "{page}");
+    assert!(page.contains("class=\"data\">[[0,25],[0,25],[33.33333,0],[0,50]]</script>"), "{page}");
+    assert!(page.contains("<th scope=\"row\">2026-11-24T07Z</th>") && page.contains("<th scope=\"row\">b:1</th>"));
+    let (_, unknown, _) = run(&["trace", "reuse", "--html", &capture]);
+    assert!(unknown.contains("from the bottom: survives routing, lost by routing."), "{unknown}");
+}
+
+#[test]
 fn a_page_that_gives_no_pod_its_size_is_an_error_with_the_remedy() {
     let folder = TempDir::new().unwrap();
     let capture = capture(&folder, "all.jsonl", &REQUESTS);

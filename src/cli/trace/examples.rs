@@ -30,7 +30,7 @@ pub(in crate::cli) const SUBVERBS: [(&str, VerbHelp); 11] = [
     (
         "reuse",
         VerbHelp {
-            flags: &["server-metrics", "cache-blocks", "cache-tokens", "by", "json"],
+            flags: &["server-metrics", "cache-blocks", "cache-tokens", "by", "json", "html"],
             examples: &[
                 (
                     "Find where cache hits of two pods with 8,000 blocks each are lost",
@@ -39,6 +39,10 @@ pub(in crate::cli) const SUBVERBS: [(&str, VerbHelp); 11] = [
                 (
                     "Read the size of each pod's cache from its engine",
                     "streamgauge trace reuse pod-a/ pod-b/ \\\n      --server-metrics pod-a/=http://a:8000 \\\n      --server-metrics pod-b/=http://b:8000",
+                ),
+                (
+                    "Draw the losses of each pod and hour",
+                    "streamgauge trace reuse capture/ --cache-tokens 128000 --html > reuse.html",
                 ),
                 (
                     "Compare models and hours",

@@ -8,6 +8,7 @@ mod info_text;
 mod merge;
 pub(super) mod notes;
 mod reuse;
+mod reuse_page;
 
 use std::cell::Cell;
 use std::path::PathBuf;

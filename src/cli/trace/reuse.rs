@@ -8,7 +8,7 @@ use clap::builder::PossibleValuesParser;
 
 use super::cache_pages::cache_sizes;
 use super::flags::{self, FormatName, TraceReadArgs};
-use super::notes;
+use super::{notes, reuse_page};
 use crate::cli::terminal::{self, render_table, right_aligned_table};
 use crate::report::ascii_plot::format_percent;
 use crate::trace::Trace;
@@ -57,6 +57,10 @@ pub(super) struct Args {
     /// Print one JSON object with all groups instead of text
     #[arg(long)]
     json: bool,
+
+    /// Print one self-contained HTML page with all groups: stacked bars of what is cached and where the rest is lost
+    #[arg(long, conflicts_with_all = ["json", "by"])]
+    html: bool,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -97,6 +101,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             "note: the pods' cache size is unknown, so losses to capacity are too; remedy: --cache-blocks or --cache-tokens, or \
              --server-metrics",
         );
+    }
+    if args.html {
+        let name = match args.captures.len() {
+            0 | 1 => name,
+            captures => format!("{name} and {} more", captures - 1),
+        };
+        return terminal::print(&reuse_page::render(&name, &report));
     }
     terminal::print(&render(&report, &args.by))
 }

@@ -31,6 +31,8 @@ pub(in crate::report) enum ChartKind {
     Levels,
     /// Speed of each level over its throughput.
     Pareto,
+    /// Parts of each named row, one upon the other.
+    Stack,
 }
 
 impl ChartKind {
@@ -44,6 +46,7 @@ impl ChartKind {
             Self::Forest => "forest",
             Self::Levels => "levels",
             Self::Pareto => "pareto",
+            Self::Stack => "stack",
         }
     }
 }

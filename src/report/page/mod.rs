@@ -1,7 +1,7 @@
-//! Pages: one self-contained HTML file for runs, comparisons, sweeps and plans.
+//! Pages: one self-contained HTML file for runs, comparisons, sweeps, plans and the reuse of prefixes.
 //!
 //! ```text
-//! run, compare::html, sweep::html, plan::html -> one file per chart -> Chart -> Page -> HTML
+//! run, compare::html, sweep::html, plan::html, stack -> one file per chart -> Chart -> Page -> HTML
 //! ```
 //!
 //! A page needs no network. Its tables and sentences are complete without scripts. With scripts, charts are drawn by the
@@ -24,6 +24,7 @@ pub(super) mod pareto;
 pub mod run;
 mod scatter;
 mod server_series;
+pub mod stack;
 mod swim_lanes;
 mod time_series;
 
@@ -47,11 +48,12 @@ const SCRIPT: &str = concat!(
     include_str!("assets/lanes.js"),
     include_str!("assets/forest.js"),
     include_str!("assets/levels.js"),
+    include_str!("assets/stack.js"),
     include_str!("assets/start.js"),
 );
 /// SHA-256 digests of the two scripts: the policy admits what has them. A test keeps them true.
 const LIBRARY_DIGEST: &str = "GcjUxq2Ikpp59K5J1vcWFWbf0Lo9FcxJXpdPeH63jx8=";
-const SCRIPT_DIGEST: &str = "Bhff7Bgl5dn46XtpkErmMHDv1nrqHXEfpRea+Oeq78w=";
+const SCRIPT_DIGEST: &str = "SP/T7QPIQrFu5HHdFHF/HT9N73+PAXpP3MDhn43iKOE=";
 
 /// A page under construction.
 #[derive(Debug)]

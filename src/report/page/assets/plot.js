@@ -158,6 +158,7 @@ function sample(parent, { colour, dash, shape, filled, heat }) {
 
 // Builds the plot of a figure. A chart has
 //   x, y        ranges
+//   xAxis, yAxis  settings of an axis, where rows have names
 //   lines       [{ values, colour, dash, stepped, fill, points }] that uPlot draws over `at`, the positions
 //   paint       (uPlot, context): draws anything else
 //   legend      [{ name, colour, dash, shape, filled, heat }]
@@ -184,7 +185,7 @@ function build(figure) {
       y: { distr: yLog ? 3 : 1, range: () => chart.y },
     },
     axes: [
-      { ...axis, space: phone ? 58 : 70, size: 28, gap: 4, label: dataset.xLabel, labelSize: 18, labelGap: 0, values: labels(dataset.xUnit), ...round("xLog", 58, "width"), ...(dataset.xUnit === "s" && { incrs: SECOND_STEPS }), ...(dataset.xWhole !== undefined && { incrs: WHOLE_STEPS }) },
+      { ...axis, space: phone ? 58 : 70, size: 28, gap: 4, label: dataset.xLabel, labelSize: 18, labelGap: 0, values: labels(dataset.xUnit), ...round("xLog", 58, "width"), ...(dataset.xUnit === "s" && { incrs: SECOND_STEPS }), ...(dataset.xWhole !== undefined && { incrs: WHOLE_STEPS }), ...chart.xAxis },
       { ...axis, space: 34, size: 62, gap: 4, values: labels(dataset.yUnit), ...round("yLog", 22, "height"), ...(dataset.yWhole !== undefined && { incrs: WHOLE_STEPS }), ...chart.yAxis },
     ],
     // Charts of one time window share the cursor and the zoom.
