@@ -11,12 +11,13 @@ use super::tools::Tool;
 use super::{processes, tools};
 
 /// Conversations whose later turns are mostly cached where the earlier ones were answered.
-const CONVERSATIONS: [&str; 6] =
-    ["--model=tiny", "--isl=220", "--osl=8", "--turns=4", "--think=500ms", "--connections=per-session"];
-/// Conversations per second of the fitted load, for one server.
-const RATE: f64 = 0.4;
-/// Largest error of a predicted difference, as a share of the measured one.
-const MOST: f64 = 0.3;
+const CONVERSATIONS: [&str; 3] = ["--isl=220", "--turns=4", "--think=500ms"];
+/// Prompts of which nothing is cached: they tell the cost of a long prompt from that of a cached one.
+const PROMPTS: [&str; 1] = ["--isl=uniform:40:900"];
+/// Conversations per second.
+const RATE: f64 = 0.8;
+/// Largest error of the predicted difference in cached tokens, as a share of the measured one.
+const MAX_ERROR: f64 = 0.3;
 
 /// Two engines, each behind a proxy of its own, and the files of the test.
 struct Pods {
@@ -33,7 +34,7 @@ impl Pods {
     fn run(
         &self,
         name: &str,
-        seed: u32,
+        (seed, load): (u32, &[&str]),
         [rate, seconds]: [f64; 2],
         front: impl FnOnce(&[ProxyProcess; 2], &Path) -> Front,
     ) {
@@ -47,6 +48,9 @@ impl Pods {
         let front = front(&proxies, &self.folder.path().join(format!("nginx-{name}")));
         let tokenizer = format!("--tokenizer={}", tools::tokenizer().display());
         let flags = [
+            "--model=tiny",
+            "--osl=8",
+            "--connections=per-session",
             &tokenizer,
             "--prompt-overhead=0",
             "--max-lag=1h",
@@ -57,7 +61,7 @@ impl Pods {
             &format!("--seed={seed}"),
             &format!("--out={}", self.text(name)),
         ];
-        let done = streamgauge(&[&["load"], &CONVERSATIONS[..], &flags].concat());
+        let done = streamgauge(&[&["load"], load, &flags].concat());
         assert!(done.status.success(), "{name}: {}", String::from_utf8_lossy(&done.stderr));
         proxies.into_iter().for_each(ProxyProcess::end);
     }
@@ -89,20 +93,23 @@ fn figures(run: &str) -> [f64; 2] {
 }
 
 #[test]
-#[ignore = "takes three minutes: tests/run --real"]
-fn a_twin_predicts_what_a_sticky_front_changes_on_two_llama_servers() {
+#[ignore = "takes four minutes: tests/run --real"]
+fn a_twin_predicts_the_cached_tokens_that_a_sticky_front_adds_on_two_llama_servers() {
     let _turn = processes::exclusive_turn();
-    let pods = Pods { engines: [tools::llama(), tools::llama()], folder: tempdir().unwrap() };
+    let mut pods = Pods { engines: [tools::llama(), tools::llama()], folder: tempdir().unwrap() };
     std::fs::write(pods.folder.path().join("key"), "a key of sixteen bytes and more").unwrap();
     // What an engine does only once.
-    pods.run("first", 1, [1.0, 5.0], nginx(""));
-    pods.run("fitted", 2, [RATE, 40.0], only_first);
-    // The same conversations for both fronts.
-    pods.run("turns", 3, [2.0 * RATE, 60.0], nginx(""));
-    pods.run("sticky", 3, [2.0 * RATE, 60.0], nginx("hash $remote_addr$remote_port;"));
+    pods.run("first", (1, &CONVERSATIONS), [1.0, 5.0], nginx(""));
+    pods.run("prompts", (5, &PROMPTS), [2.0, 40.0], only_first);
+    pods.run("fitted", (2, &CONVERSATIONS), [RATE / 2.0, 60.0], only_first);
+    // The same conversations for both fronts, and engines that know none of them.
+    pods.run("turns", (3, &CONVERSATIONS), [RATE, 60.0], nginx(""));
+    pods.engines = [tools::llama(), tools::llama()];
+    pods.run("second", (4, &CONVERSATIONS), [1.0, 5.0], nginx(""));
+    pods.run("sticky", (3, &CONVERSATIONS), [RATE, 60.0], nginx("hash $remote_addr$remote_port;"));
 
-    let (fitted, twin) = (pods.text("fitted-0"), pods.text("twin.json"));
-    eprintln!("{:#}", json_of(&["twin", "fit", &fitted, "-o", &twin, "--json"]));
+    let (captures, twin) = ([pods.text("prompts-0"), pods.text("fitted-0")], pods.text("twin.json"));
+    eprintln!("{:#}", json_of(&["twin", "fit", &captures[0], &captures[1], "-o", &twin, "--json"]));
     // A proxy knows the conversations that come to it, so only the sticky front's captures have whole ones.
     let [traffic, simulated] = [pods.text("traffic.jsonl.zst"), pods.text("simulated")];
     let merged = streamgauge(&["capture", "merge", &pods.text("sticky-0"), &pods.text("sticky-1"), "-o", &traffic]);
@@ -113,10 +120,12 @@ fn a_twin_predicts_what_a_sticky_front_changes_on_two_llama_servers() {
 
     let measured = ["turns", "sticky"].map(|name| figures(&pods.text(name)));
     let predicted = ["2-round-robin", "2-session"].map(|name| figures(&format!("{simulated}/{name}")));
-    for (at, figure) in ["mean TTFT in ms", "cached tokens"].into_iter().enumerate() {
+    let [time, cached] = [(0, "mean TTFT in ms"), (1, "cached tokens")].map(|(at, figure)| {
         let [measured, predicted] = [measured, predicted].map(|of| (of[0][at], of[1][at], of[1][at] - of[0][at]));
         eprintln!("| {figure} | in turns, sticky, difference | measured {measured:.0?} | predicted {predicted:.0?} |");
-        let ratio = predicted.2 / measured.2;
-        assert!((1.0 - MOST..=1.0 + MOST).contains(&ratio), "{figure}: {predicted:?} predicted, {measured:?} measured");
-    }
+        (measured.2, predicted.2)
+    });
+    // The difference in time is printed only: what remains of it beside the wait in queues is a few noisy milliseconds.
+    assert!(time.0 < 0.0, "a sticky front makes first tokens faster");
+    assert!((cached.1 / cached.0 - 1.0).abs() <= MAX_ERROR, "{cached:?} cached tokens measured and predicted");
 }

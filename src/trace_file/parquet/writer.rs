@@ -36,10 +36,10 @@ impl<W: Write + Send> ParquetWriter<W> {
     /// If the write fails.
     pub fn new(header: &TraceHeader, out: W) -> Result<Self, ParquetError> {
         let about = KeyValue::new(HEADER_KEY.to_owned(), json(header));
-        let gaps = ColumnPath::new([GAPS[0], "list", "element"].map(str::to_owned).to_vec());
+        let gaps = GAPS.map(|list| ColumnPath::new([list, "list", "element"].map(str::to_owned).to_vec()));
         let integers =
             COLUMNS.iter().filter(|(_, column)| matches!(column, ParquetColumn::Integer(_) | ParquetColumn::Time));
-        let numbers = integers.map(|(path, _)| ColumnPath::new(vec![column_name(path)])).chain([gaps]);
+        let numbers = integers.map(|(path, _)| ColumnPath::new(vec![column_name(path)])).chain(gaps);
         let properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
             .set_created_by("streamgauge".to_owned())
