@@ -186,10 +186,11 @@ impl Backend {
     }
 }
 
-/// A server whose responses reason, report the ids of their tokens, or that their prompt was cached.
+/// A server whose responses reason, report the ids of their tokens, or that prompts came from its cache and went to it.
 fn reasoning() -> Upstream {
     let answer = |name: &str| {
         let body = read(&format!("tests/data/vectors/{name}.sse"));
+        let body = body.replace("\"cached_tokens\":", "\"created_cache_tokens\":1,\"cached_tokens\":");
         let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length";
         format!("{head}: {}\r\n\r\n{body}", body.len())
     };
