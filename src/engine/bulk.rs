@@ -101,7 +101,8 @@ impl BatchScheduler {
             return;
         }
         self.group.let_finish(self.running.iter_mut(), &self.blocks);
-        let (mut tokens, mut missing) = (self.group.tokens(), self.group.missing_blocks());
+        let of_group = self.group.missing_blocks();
+        let (mut tokens, mut missing) = (self.group.tokens(), of_group);
         let mut is_decided_by_order = false;
         if self.group.len() < self.running.len() {
             let mut after_prompt = false;
@@ -120,7 +121,7 @@ impl BatchScheduler {
         }
         if is_decided_by_order || tokens > u64::from(step.budget) || missing > u64::from(self.blocks.free()) {
             self.dissolve_group();
-        } else if self.group.len() > 0 && self.blocks.reserve(self.group.missing_blocks()) {
+        } else if self.group.len() > 0 && self.blocks.reserve(of_group) {
             step.add_decoding(self.group.tokens(), &self.group_work());
             self.group.launch();
         }

@@ -30,6 +30,11 @@ impl ParameterEstimate {
         Self { value: Some(value), ..Self::default() }
     }
 
+    /// A determined value and its interval.
+    pub(super) fn between(low: f64, value: f64, high: f64) -> Self {
+        Self { value: Some(value), low: Some(low), high: Some(high), assumed: None }
+    }
+
     /// A range without a value; a simulation uses `assumed`.
     pub fn range(low: Option<f64>, high: Option<f64>, assumed: f64) -> Self {
         Self { value: None, low, high, assumed: Some(assumed) }

@@ -122,8 +122,8 @@ fn with_pod_names(trace: Trace, capture: String) -> Trace {
 }
 
 fn render(report: &ReuseReport, by: &[String]) -> String {
-    let (sizes, tokens) = (report.pod_cache_blocks.values(), report.block_tokens);
-    let caches = match sizes.clone().min().zip(sizes.max()) {
+    let tokens = report.block_tokens;
+    let caches = match report.cache_range() {
         None => String::new(),
         Some((least, most)) if least == most => format!(", with a cache of {least} blocks of {tokens} tokens each"),
         Some((least, most)) => format!(", with caches of {least} to {most} blocks of {tokens} tokens"),

@@ -14,8 +14,7 @@ pub(super) fn render(name: &str, report: &ReuseReport) -> String {
     let by = GROUP_KEYS.into_iter().filter_map(|key| Some((key, report.by.get(key)?)));
     let by = by.map(|(key, groups)| StackedGroups { title: format!("By {key}"), ..stacked(key, groups) });
     let groups = std::iter::once(stacked("traffic", &all)).chain(by);
-    let sizes = report.pod_cache_blocks.values();
-    let caches = match sizes.clone().min().zip(sizes.max()) {
+    let caches = match report.cache_range() {
         None => "of unknown size: what survives routing may be lost to capacity".to_owned(),
         Some((least, most)) if least == most => format!("{least} blocks of {} tokens each", report.block_tokens),
         Some((least, most)) => format!("{least} to {most} blocks of {} tokens", report.block_tokens),

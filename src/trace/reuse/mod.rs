@@ -76,6 +76,14 @@ struct LastPod {
     is_moved: bool,
 }
 
+impl ReuseReport {
+    /// Blocks of the smallest and of the largest cache; `None` if sizes are unknown.
+    pub fn cache_range(&self) -> Option<(usize, usize)> {
+        let sizes = self.pod_cache_blocks.values().copied();
+        sizes.clone().min().zip(sizes.max())
+    }
+}
+
 /// Reads a trace to its end, in order of arrival.
 ///
 /// # Errors

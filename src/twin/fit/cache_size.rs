@@ -56,11 +56,6 @@ pub(super) fn kv_blocks_of_hits(
     }
     Some(match unbounded {
         true => ParameterEstimate::range(Some(high.round()), None, high.round()),
-        false => ParameterEstimate {
-            value: Some(high.round()),
-            low: Some(low.floor()),
-            high: Some(high.ceil()),
-            assumed: None,
-        },
+        false => ParameterEstimate::between(low.floor(), high.round(), high.ceil()),
     })
 }

@@ -115,7 +115,7 @@ impl DecodeFit {
             let high = planes().map(|bent| bent.knee).fold(0.0, f64::max);
             let knee = self.chosen.knee;
             let estimate = match low == high {
-                true => ParameterEstimate { value: Some(knee), low: Some(low), high: Some(high), assumed: None },
+                true => ParameterEstimate::between(low, knee, high),
                 false => ParameterEstimate::range(Some(low), Some(high), knee),
             };
             parameters.insert(Parameter::BatchKnee, estimate);
@@ -163,6 +163,13 @@ impl BentPlane {
         Some(Self { plane: fit_plane_to(&drawn, kept, ROUNDS)?, knee })
     }
 
+    /// A plane with this knee, if enough points lie on each side of it.
+    fn bent(points: &[DecodePoint], has_context: bool, knee: f64) -> Option<Self> {
+        let below = points.iter().filter(|point| point.seqs <= knee).count();
+        let is_shown = knee >= 1.0 && below.min(points.len() - below) >= MIN_SIDE_POINTS;
+        if is_shown { Self::fit(points, true, has_context, knee) } else { None }
+    }
+
     fn is_bent(&self) -> bool {
         self.knee.is_finite()
     }
@@ -179,12 +186,6 @@ impl BentPlane {
     fn largest(&self, column: usize, points: &[DecodePoint]) -> f64 {
         points.iter().map(|point| columns(point.seqs, point.context, self.knee)[column]).fold(0.0, f64::max)
     }
-}
-
-/// True if enough points lie on each side of the knee.
-fn has_sides(points: &[DecodePoint], knee: f64) -> bool {
-    let below = points.iter().filter(|point| point.seqs <= knee).count();
-    below.min(points.len() - below) >= MIN_SIDE_POINTS
 }
 
 /// The simplest plane that explains the points: a cost of context and a knee only if they show. Sequences of like lengths
@@ -212,10 +213,7 @@ fn best_plane(points: &[DecodePoint], typical: f64) -> Option<BentPlane> {
 /// The plane with the knee that explains the points best: the best of [`KNEES`], then the integers around it in steps
 /// that halve.
 fn best_bend(points: &[DecodePoint], has_context: bool) -> Option<BentPlane> {
-    let fit = |knee: f64| {
-        let is_shown = knee >= 1.0 && has_sides(points, knee);
-        if is_shown { BentPlane::fit(points, true, has_context, knee) } else { None }
-    };
+    let fit = |knee: f64| BentPlane::bent(points, has_context, knee);
     let better = |a: &BentPlane, b: &BentPlane| a.total_residual().total_cmp(&b.total_residual());
     let mut best = KNEES.into_iter().filter_map(fit).min_by(better)?;
     let mut step = (best.knee / 2.0).floor();
@@ -237,10 +235,7 @@ fn equal_planes(points: &[DecodePoint], chosen: BentPlane) -> Vec<BentPlane> {
         planes.extend(BentPlane::fit(points, true, true, knee).filter(is_equal));
     }
     if chosen.is_bent() {
-        let fit = |knee: f64| {
-            let fit = || BentPlane::fit(points, true, has_context, knee).filter(is_equal);
-            if knee >= 1.0 && has_sides(points, knee) { fit() } else { None }
-        };
+        let fit = |knee: f64| BentPlane::bent(points, has_context, knee).filter(is_equal);
         planes.extend((1..).map_while(|step| fit(knee - f64::from(step))));
         planes.extend((1..).map_while(|step| fit(knee + f64::from(step))));
     }

@@ -39,10 +39,10 @@ fn estimate_of_plane((plane, largest): &PlaneColumn, column: usize, typical: f64
     let (value, error) = (plane.coefficients[column], plane.errors[column]);
     let (low, high) = ((value - 2.0 * error).max(0.0), value + 2.0 * error);
     if high * largest < MIN_TIME {
-        return ParameterEstimate { value: Some(value), low: Some(0.0), high: Some(high), assumed: None };
+        return ParameterEstimate::between(0.0, value, high);
     }
     if error.is_finite() && error <= MAX_RELATIVE_ERROR * value {
-        return ParameterEstimate { value: Some(value), low: Some(low), high: Some(high), assumed: None };
+        return ParameterEstimate::between(low, value, high);
     }
     if *largest == 0.0 {
         return ParameterEstimate::range(Some(0.0), None, 0.0);
@@ -50,7 +50,7 @@ fn estimate_of_plane((plane, largest): &PlaneColumn, column: usize, typical: f64
     // The cost that would show in the residuals.
     let visible = (2.0 * plane.residual / largest).max(if error.is_finite() { high } else { 0.0 });
     match visible * largest <= MIN_SHARE * typical {
-        true => ParameterEstimate { value: Some(value), low: Some(0.0), high: Some(visible), assumed: None },
+        true => ParameterEstimate::between(0.0, value, visible),
         false => ParameterEstimate::range(Some(low), Some(visible), value),
     }
 }
@@ -68,9 +68,8 @@ mod tests {
     #[test]
     fn planes_that_differ_give_a_range_that_spans_them() {
         let of = |planes: &[PlaneColumn]| estimate_of(planes, 1, 1_000.0);
-        let value = |value, low, high| ParameterEstimate { value, low: Some(low), high: Some(high), assumed: None };
-        assert_eq!(of(&[plane(100.0, 1.0)]), value(Some(100.0), 98.0, 102.0));
-        assert_eq!(of(&[plane(100.0, 1.0), plane(110.0, 2.0)]), value(Some(100.0), 98.0, 114.0));
+        assert_eq!(of(&[plane(100.0, 1.0)]), ParameterEstimate::between(98.0, 100.0, 102.0));
+        assert_eq!(of(&[plane(100.0, 1.0), plane(110.0, 2.0)]), ParameterEstimate::between(98.0, 100.0, 114.0));
         let range = ParameterEstimate::range(Some(8.0), Some(102.0), 100.0);
         assert_eq!(of(&[plane(100.0, 1.0), plane(10.0, 1.0)]), range);
         assert_eq!(of(&[plane(0.001, 0.000_01)]).low, Some(0.0), "0.1 ns at most");

@@ -43,7 +43,7 @@ impl LimitsFit {
             .filter(|step| decode.explains(step))
             .count();
         let max_num_seqs = match limit.map(f64::from) {
-            Some(limit) => ParameterEstimate { value: Some(limit), low: Some(limit), high: Some(limit), assumed: None },
+            Some(limit) => ParameterEstimate::between(limit, limit, limit),
             // vLLM's default, unless more have run.
             None => ParameterEstimate::range(Some(largest.into()), None, f64::from(largest).max(256.0)),
         };
@@ -157,10 +157,5 @@ fn chunk_budget(steps: &[EngineStep], decode: &DecodeFit, prefill: &PrefillFit) 
     found.sort_unstable_by(f64::total_cmp);
     let at = |share: f64| found.get((found.len() as f64 * share) as usize).copied();
     let (low, middle, high) = (at(0.25)?, at(0.5)?, at(0.75)?);
-    (found.len() >= MIN_STEPS && high <= 1.1 * low).then(|| ParameterEstimate {
-        value: Some(middle.round()),
-        low: Some(low),
-        high: Some(high),
-        assumed: None,
-    })
+    (found.len() >= MIN_STEPS && high <= 1.1 * low).then(|| ParameterEstimate::between(low, middle.round(), high))
 }

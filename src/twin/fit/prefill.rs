@@ -157,9 +157,7 @@ impl PrefillFit {
         parameters.insert(Parameter::CachedToken, of(3));
         let TokenBudget { low, high } = self.budget;
         let budget = match high {
-            Some(high) if high <= 1.1 * low => {
-                ParameterEstimate { value: Some(self.budget.round()), low: Some(low), high: Some(high), assumed: None }
-            }
+            Some(high) if high <= 1.1 * low => ParameterEstimate::between(low, self.budget.round(), high),
             Some(high) => ParameterEstimate::range(Some(low), Some(high), self.budget.round()),
             // vLLM's default for servers, unless a step had more.
             None => ParameterEstimate::range(Some(low), None, low.max(2_048.0)),

@@ -159,9 +159,10 @@ impl Aggregate {
         if record.shape.dialect.is_none() {
             return;
         }
+        let error = error_type(record);
         for id in [Id::RequestDuration, Id::ClientDuration, Id::InferenceDuration] {
             self.record((id, 0), record.duration().as_nanos(), entry, |symbols| {
-                with_label(gen_ai, error_type(record).map_or(Symbol::default(), |error| symbols.text(&error)))
+                with_label(gen_ai, error.as_deref().map_or(Symbol::default(), |error| symbols.text(error)))
             });
         }
         if record.outcome == Outcome::Success {
@@ -262,10 +263,16 @@ impl Aggregate {
     }
 
     fn gaps(&mut self, gaps: &[TokenEvent], gen_ai: GenAiLabels, entry: RecordContext<'_>) {
-        let Some(longest) = gaps.iter().map(|gap| gap.gap().as_nanos()).max() else { return };
+        if gaps.is_empty() {
+            return;
+        }
         for id in [Id::ClientChunkTime, Id::InferenceChunkTime] {
             let Some(series) = self.distribution((id, 0), entry, |_| gen_ai) else { continue };
-            gaps.iter().for_each(|gap| series.record(gap.gap().as_nanos()));
+            let mut longest = 0;
+            for gap in gaps.iter().map(|gap| gap.gap().as_nanos()) {
+                series.record(gap);
+                longest = longest.max(gap);
+            }
             if let Some((trace, unix)) = entry.exemplar {
                 series.set_exemplar(longest, trace, unix);
             }
