@@ -15,7 +15,7 @@ use crate::measure::record::{Outcome, RequestRecord};
 use crate::measure::session::{
     MAX_SESSION_SLOS, SessionGoodput, SessionRequest, SessionStats, TurnBucket, TurnCache, TurnFigures,
 };
-use crate::measure::slo::Verdict;
+use crate::measure::slo::RequestVerdict;
 use crate::measure::time::{Gap, Stamp};
 use crate::stats::locality_hash::BuildLocalityHasher;
 use crate::stats::session_histograms::{SessionDistributions, SessionHistograms};
@@ -101,9 +101,11 @@ impl LiveSessions {
     pub(super) fn add(&mut self, turn: &SessionTurn, parent: Option<u64>, record: &RequestRecord) {
         let (mut counted, mut met) = (0, 0);
         for (slo, verdict) in record.slos.verdicts(record) {
-            let Some(bit) = self.bit(slo.name()).filter(|_| !matches!(verdict, Verdict::Excluded)) else { continue };
+            let Some(bit) = self.bit(slo.name()).filter(|_| !matches!(verdict, RequestVerdict::Excluded)) else {
+                continue;
+            };
             counted |= bit;
-            met |= if matches!(verdict, Verdict::Met) { bit } else { 0 };
+            met |= if matches!(verdict, RequestVerdict::Met) { bit } else { 0 };
         }
         let success = record.outcome == Outcome::Success;
         let tokens = record.usage.input.zip(record.usage.cached).filter(|_| success);

@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn of_a_path_the_last_segment_is_kept() {
-        for (name, kept) in [
+        for (name, expected) in [
             ("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-8B"),
             ("qwen3:8b", "qwen3:8b"),
             ("alice/qwen3:8b", "alice/qwen3:8b"),
@@ -96,7 +96,7 @@ mod tests {
             ("team/alice/llama", "llama"),
             ("//", OTHER_MODEL),
         ] {
-            assert_eq!(shorten(name), kept);
+            assert_eq!(shorten(name), expected);
         }
     }
 

@@ -490,9 +490,9 @@ mod tests {
         ) {
             let (key, tokens) = (key(), words(b"words"));
             let sides = [one, other].map(|rest| {
-                let said: Vec<String> = common.iter().cloned().chain(rest).map(|word| format!(" {word}")).collect();
-                let body = serde_json::json!({"prompt": said.concat()}).to_string();
-                (said, of_tokens(&key, &tokens, "openai.completions", &body))
+                let texts: Vec<String> = common.iter().cloned().chain(rest).map(|word| format!(" {word}")).collect();
+                let body = serde_json::json!({"prompt": texts.concat()}).to_string();
+                (texts, of_tokens(&key, &tokens, "openai.completions", &body))
             });
             let [(one, a), (other, b)] = sides;
             let same = one.iter().zip(&other).take_while(|(a, b)| a == b).count();

@@ -78,7 +78,7 @@ impl RowRounding {
 pub(super) fn build_row(
     following: &mut CaptureHandle,
     record: &RequestRecord,
-    asked: RequestDigest,
+    digest: RequestDigest,
     turn: Option<SessionTurn>,
     names: &mut ModelNames,
     rounding: RowRounding,
@@ -96,7 +96,7 @@ pub(super) fn build_row(
     };
     let arrived = times.received;
     let success = matches!(record.status, Some(200..=299));
-    let digested = asked.prompt.unwrap_or_default();
+    let digested = digest.prompt.unwrap_or_default();
     let by_usage = record.usage.input.map(|tokens| (tokens, CountSource::Usage));
     let tokens = by_usage.or(digested.tokens.map(|tokens| (tokens, CountSource::Tokenizer)));
     let response = response_fields(record, |at| rounding.since(at, arrived));
@@ -108,13 +108,13 @@ pub(super) fn build_row(
         stream: shape.stream.or(success.then_some(record.streamed)),
         params: RequestParams {
             max_tokens: shape.max_tokens,
-            min_tokens: asked.extras.min_tokens,
+            min_tokens: digest.extras.min_tokens,
             n: shape.choices,
             temperature: shape.temperature,
-            ignore_eos: asked.extras.ignore_eos,
-            logprobs: asked.extras.logprobs,
-            tools: asked.extras.tools,
-            structured: asked.extras.structured,
+            ignore_eos: digest.extras.ignore_eos,
+            logprobs: digest.extras.logprobs,
+            tools: digest.extras.tools,
+            structured: digest.extras.structured,
         },
         prompt: PromptShape {
             bytes: (digested.bytes > 0).then(|| rounding.length(digested.bytes, rounding.bytes)),

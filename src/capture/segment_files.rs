@@ -32,7 +32,8 @@ impl SegmentFile {
     /// Last modification, in nanoseconds since 1970. A copied file has the time of the copy, so the result is limited
     /// to [`MAX_SEGMENT_AGE`] after the start in its name.
     pub(super) fn modified_unix_ns(&self) -> io::Result<u64> {
-        let by_name = self.started_unix_ns.map_or(u64::MAX, |begun| begun.saturating_add(MAX_SEGMENT_AGE.as_nanos()));
+        let by_name =
+            self.started_unix_ns.map_or(u64::MAX, |started| started.saturating_add(MAX_SEGMENT_AGE.as_nanos()));
         Ok(clock::changed(&fs::metadata(&self.path)?)?.min(by_name))
     }
 }
@@ -46,11 +47,11 @@ pub(super) fn segments(folder: &Path) -> io::Result<Vec<SegmentFile>> {
             let name = name.to_str()?;
             name.strip_suffix(SEGMENT_SUFFIX).or_else(|| name.strip_suffix(PARQUET_SUFFIX))?.split_once('-')
         });
-        let name = name.filter(|(number, begun)| {
-            number.len() >= MIN_NUMBER_DIGITS && begun.len() == TIMESTAMP_CHARS && begun.ends_with('Z')
+        let name = name.filter(|(number, started)| {
+            number.len() >= MIN_NUMBER_DIGITS && started.len() == TIMESTAMP_CHARS && started.ends_with('Z')
         });
-        let numbered = name.and_then(|(number, begun)| Some((number.parse().ok()?, of_moment(begun))));
-        segments.extend(numbered.map(|(number, begun)| SegmentFile { number, path, started_unix_ns: begun }));
+        let numbered = name.and_then(|(number, started)| Some((number.parse().ok()?, of_moment(started))));
+        segments.extend(numbered.map(|(number, started)| SegmentFile { number, path, started_unix_ns: started }));
     }
     segments.sort_by_key(|segment| segment.number);
     Ok(segments)

@@ -316,10 +316,11 @@ impl CaptureFolder {
         if let Some(open) = &self.open_segment {
             segments.retain(|segment| segment.path != open.path);
         }
-        let mut kept = self.retention.segment_bytes();
+        let mut total_bytes = self.retention.segment_bytes();
         let mut tidy = |segment: &SegmentFile| {
-            kept += fs::metadata(&segment.path)?.len();
-            let goes = kept > self.retention.bytes || self.ages.age(&segment.path, now.stamp) > self.retention.age;
+            total_bytes += fs::metadata(&segment.path)?.len();
+            let goes =
+                total_bytes > self.retention.bytes || self.ages.age(&segment.path, now.stamp) > self.retention.age;
             if goes {
                 self.uploads
                     .as_ref()

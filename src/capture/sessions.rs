@@ -69,14 +69,14 @@ impl SessionTracker {
     pub fn infer_turn(
         &mut self,
         messages: &[u64],
-        kept: StoredResponse,
+        stored: StoredResponse,
         sampled: bool,
         arrived: Stamp,
         ended: Stamp,
     ) -> Option<SessionTurn> {
-        let mut earlier = kept.previous_response.iter().chain(messages.iter().rev().skip(1));
+        let mut earlier = stored.previous_response.iter().chain(messages.iter().rev().skip(1));
         let before = earlier.find_map(|end| self.take_continued(*end));
-        let ends = [messages.last().copied(), kept.response];
+        let ends = [messages.last().copied(), stored.response];
         if before.is_none() && ends == [None; 2] {
             return None;
         }
@@ -163,27 +163,27 @@ mod tests {
     #[test]
     fn conversations_that_began_with_the_same_words_go_on_each_for_itself() {
         let mut sessions = SessionTracker::default();
-        let mut asked = |messages: &[u64], seconds| {
+        let mut turn_of = |messages: &[u64], seconds| {
             sessions.infer_turn(messages, StoredResponse::default(), true, at(seconds), at(seconds + 1)).unwrap()
         };
-        let firsts = [0, 1, 2].map(|seconds| asked(&[7], seconds));
-        let nexts = [13, 14, 15].map(|seconds| asked(&[7, 8, seconds], seconds));
+        let firsts = [0, 1, 2].map(|seconds| turn_of(&[7], seconds));
+        let nexts = [13, 14, 15].map(|seconds| turn_of(&[7, 8, seconds], seconds));
         let of = |turns: [SessionTurn; 3]| turns.map(|turn| turn.session);
         let [one, two, three] = of(firsts);
         assert_eq!(of(nexts), [three, two, one], "the latest first");
         assert!(nexts.iter().all(|next| next.turn == 1));
         assert_eq!(nexts.map(|next| next.think.unwrap().as_nanos() / 1_000_000_000), [10, 12, 14]);
-        let branch = asked(&[7, 8, 99], 20);
+        let branch = turn_of(&[7, 8, 99], 20);
         assert_eq!((branch.session, branch.turn), (one, 1), "all have gone on: it is a branch");
-        (0..100).for_each(|seconds| _ = asked(&[5], seconds));
-        let apart: std::collections::BTreeSet<u64> = (0..20).map(|n| asked(&[5, n], 200).session).collect();
+        (0..100).for_each(|seconds| _ = turn_of(&[5], seconds));
+        let apart: std::collections::BTreeSet<u64> = (0..20).map(|n| turn_of(&[5, n], 200).session).collect();
         assert_eq!(apart.len() as u64, MAX_DUPLICATES);
     }
 
     #[test]
     fn a_request_that_goes_on_from_a_kept_answer_is_the_next_turn_of_that_one() {
         let mut sessions = SessionTracker::default();
-        let mut asked = |messages: &[u64], goes_on_from, answer, seconds| {
+        let mut turn_of = |messages: &[u64], goes_on_from, answer, seconds| {
             sessions.infer_turn(
                 messages,
                 StoredResponse { previous_response: goes_on_from, response: answer },
@@ -193,16 +193,16 @@ mod tests {
             )
         };
         // A prompt that is one text has no messages.
-        let first = asked(&[], None, Some(70), 0).unwrap();
-        let second = asked(&[5], Some(70), Some(71), 11).unwrap();
-        let fork = asked(&[6], Some(70), Some(72), 12).unwrap();
-        let third = asked(&[], Some(71), None, 13).unwrap();
+        let first = turn_of(&[], None, Some(70), 0).unwrap();
+        let second = turn_of(&[5], Some(70), Some(71), 11).unwrap();
+        let fork = turn_of(&[6], Some(70), Some(72), 12).unwrap();
+        let third = turn_of(&[], Some(71), None, 13).unwrap();
         assert_eq!((first.turn, second.turn, fork.turn, third.turn), (0, 1, 1, 2));
         assert!([second, fork, third].iter().all(|turn| turn.session == first.session));
         assert_eq!(second.think, Some(Gap::from_millis(10_000)));
-        let unknown = asked(&[5, 8], Some(99), Some(73), 14).unwrap();
+        let unknown = turn_of(&[5, 8], Some(99), Some(73), 14).unwrap();
         assert_eq!((unknown.session, unknown.turn), (first.session, 2), "its messages tell as well");
-        assert_eq!(asked(&[], Some(98), None, 15), None);
+        assert_eq!(turn_of(&[], Some(98), None, 15), None);
     }
 
     #[test]
@@ -216,8 +216,8 @@ mod tests {
     fn a_later_turn_is_in_the_sample_if_the_first_one_is() {
         let mut sessions = SessionTracker::default();
         let mut sampled = |previous_response, response, sampled| {
-            let kept = StoredResponse { previous_response, response: Some(response) };
-            sessions.infer_turn(&[], kept, sampled, at(0), at(1)).unwrap().sampled
+            let stored = StoredResponse { previous_response, response: Some(response) };
+            sessions.infer_turn(&[], stored, sampled, at(0), at(1)).unwrap().sampled
         };
         assert_eq!([sampled(None, 1, true), sampled(Some(1), 2, false), sampled(Some(2), 3, false)], [true; 3]);
         assert_eq!([sampled(None, 4, false), sampled(Some(4), 5, true)], [false; 2]);

@@ -133,12 +133,12 @@ impl CaptureStats {
     /// Text about losses since the last log line. `None` without losses, within a minute of the last line, or while
     /// another thread logs.
     pub(super) fn unlogged_losses(&self, now: Stamp) -> Option<String> {
-        let mut told = self.logged.try_lock().ok()?;
-        if told.at.is_some_and(|at| now.since(at) < LOG_INTERVAL) {
+        let mut logged = self.logged.try_lock().ok()?;
+        if logged.at.is_some_and(|at| now.since(at) < LOG_INTERVAL) {
             return None;
         }
-        let lost = self.lost_since(&mut told)?;
-        told.at = Some(now);
+        let lost = self.lost_since(&mut logged)?;
+        logged.at = Some(now);
         Some(lost)
     }
 
@@ -147,9 +147,9 @@ impl CaptureStats {
         self.lost_since(&mut *self.logged.lock().ok()?)
     }
 
-    fn lost_since(&self, told: &mut LoggedLosses) -> Option<String> {
+    fn lost_since(&self, logged: &mut LoggedLosses) -> Option<String> {
         let now = self.records();
-        let before = std::mem::replace(&mut told.records, now);
+        let before = std::mem::replace(&mut logged.records, now);
         let lost = std::iter::zip(RecordOutcome::LABELS, std::iter::zip(now, before))
             .filter(|((outcome, _), (now, before))| *outcome == "dropped" && now > before)
             .map(|((_, reason), (now, before))| format!("{reason}: {}", now - before));

@@ -173,13 +173,13 @@ impl WriterThread {
         self.rotate_key();
         match note {
             CaptureMessage::RequestBody { body, room, encoding, dialect, answer } => {
-                let asked = self.digest_body(&body, room.backlog(), &encoding, dialect);
+                let digest = self.digest_body(&body, room.backlog(), &encoding, dialect);
                 drop((body, room));
-                let _first = answer.set(asked).is_ok();
+                let _first = answer.set(digest).is_ok();
             }
             CaptureMessage::RequestEnded(mut ended) => {
                 let Some((following, record)) = ended.parts() else { return };
-                let asked = match (following.digest_slot.take(), record.shape.dialect) {
+                let digest = match (following.digest_slot.take(), record.shape.dialect) {
                     // The body's message came first, so its digest is complete and its slot has no other owner.
                     (Some(answer), _) => Arc::into_inner(answer).and_then(OnceLock::into_inner).unwrap_or_default(),
                     (None, Some(dialect)) if following.sent && !following.body.is_empty() => {
@@ -187,7 +187,7 @@ impl WriterThread {
                     }
                     _ => RequestDigest::default(),
                 };
-                if let Some(session) = self.write_row(following, record, asked) {
+                if let Some(session) = self.write_row(following, record, digest) {
                     ended.set_session(&hex(session));
                 }
             }
@@ -246,27 +246,27 @@ impl WriterThread {
         &mut self,
         following: &mut CaptureHandle,
         record: &RequestRecord,
-        mut asked: RequestDigest,
+        mut digest: RequestDigest,
     ) -> Option<u64> {
-        if asked.day != self.day {
-            asked.clear_ids();
+        if digest.day != self.day {
+            digest.clear_ids();
         }
         let (arrived, at) = (record.times.received, record.times.ended);
         let header = following.session.as_deref();
-        let named = header.map(|name| self.key.digest(b"name", name)).or(asked.session);
+        let named = header.map(|name| self.key.digest(b"name", name)).or(digest.session);
         let parent = following.parent.as_deref().map(|name| self.key.digest(b"name", name));
         // A sub-agent is in the sample if its parent is.
-        let sampled = self.is_sampled(parent.or(named), asked.prompt.as_ref());
-        let messages = asked.prompt.as_ref().map(|prompt| &prompt.messages[..]).unwrap_or_default();
+        let sampled = self.is_sampled(parent.or(named), digest.prompt.as_ref());
+        let messages = digest.prompt.as_ref().map(|prompt| &prompt.messages[..]).unwrap_or_default();
         let turn = match named {
             Some(session) => Some(self.sessions.turn_of_named(session, sampled, arrived, at)),
             None if self.settings.session.is_some() => None,
             None => {
-                let kept = record.shape.dialect.is_some_and(Dialect::keeps_answers);
-                let answer = record.response_id.as_deref().filter(|_| kept).map(|id| self.response_id_digest(id));
+                let is_stored = record.shape.dialect.is_some_and(Dialect::keeps_answers);
+                let answer = record.response_id.as_deref().filter(|_| is_stored).map(|id| self.response_id_digest(id));
                 self.sessions.infer_turn(
                     messages,
-                    StoredResponse { previous_response: asked.previous_response, response: answer },
+                    StoredResponse { previous_response: digest.previous_response, response: answer },
                     sampled,
                     arrived,
                     at,
@@ -284,8 +284,8 @@ impl WriterThread {
             return session;
         }
         let rounding = RowRounding::new(self.settings.round, self.block_unit(), self.settings.block);
-        let oversize = following.oversize || asked.without_blocks;
-        let mut entry = build_row(following, record, asked, turn, &mut self.model_names, rounding, self.zero);
+        let oversize = following.oversize || digest.without_blocks;
+        let mut entry = build_row(following, record, digest, turn, &mut self.model_names, rounding, self.zero);
         entry.parent = parent.map(hex);
         if self.begin_frame().and_then(|()| self.frame.push_row(&entry)).is_err() {
             self.stats.dec_queued(1);

@@ -211,11 +211,11 @@ async fn watch(
     let mut file = FileWatch::new(source.file().map(Into::into).into_iter().collect());
     let mut successor: Option<Successor> = None;
     loop {
-        let mut told = false;
+        let mut by_signal = false;
         tokio::select! {
             _ = signals.hang_up.recv() => {
                 service_manager::reloading();
-                told = true;
+                by_signal = true;
                 // The loaded file need not be loaded again at the next look.
                 file.changed();
             }
@@ -255,7 +255,7 @@ async fn watch(
                 tracing::error!("the old configuration stays in force: {error}");
             }
         }
-        if told {
+        if by_signal {
             service_manager::ready();
         }
     }

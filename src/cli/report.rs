@@ -376,13 +376,13 @@ impl Args {
         }
         let goals = sweep_goals(&self.fail_if)?;
         let fails = goals.is_some();
-        let mut wanted = SweepReportOptions { slos: self.slos.clone(), goals, ..SweepReportOptions::default() }
+        let mut options = SweepReportOptions { slos: self.slos.clone(), goals, ..SweepReportOptions::default() }
             .with_default_percentiles();
         if !self.percentiles.is_empty() {
-            wanted.percentiles.clone_from(&self.percentiles);
+            options.percentiles.clone_from(&self.percentiles);
         }
-        wanted.has_intervals = self.html;
-        let sweep = Sweep::read(path, file, &wanted)?;
+        options.has_intervals = self.html;
+        let sweep = Sweep::read(path, file, &options)?;
         let words = match () {
             () if self.json => sweep.json(),
             () if self.csv => sweep::csv(&sweep),

@@ -80,7 +80,7 @@ const DOCUMENTS: [JsonDocument; 28] = [
     document::<HourManifest>("hour-manifest", "`_manifest-*.json` of an hour in the bucket of a capture"),
     document::<twin::FitsDocument<'static>>("twin-fit", "`twin fit --json`"),
     document::<twin::VariantsDocument<'static>>("twin-run", "`twin run --json`"),
-    document::<Vec<doctor::Finding>>("doctor", "`doctor --json`"),
+    document::<Vec<doctor::DoctorFinding>>("doctor", "`doctor --json`"),
     document::<Vec<top::TopRow>>("top", "`top --once --json`"),
     document::<admin::state::StateResponse<'static>>("api-state", "`/api/state` of the admin port"),
     document::<admin::live::LiveEvent<'static>>("api-live", "an event of `/api/live`"),
@@ -105,8 +105,8 @@ fn schema_of_read<T: JsonSchema>() -> Schema {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let wanted = args.document.as_deref().and_then(|name| DOCUMENTS.iter().find(|document| document.name == name));
-    terminal::print(&match wanted {
+    let document = args.document.as_deref().and_then(|name| DOCUMENTS.iter().find(|document| document.name == name));
+    terminal::print(&match document {
         Some(document) => format!("{:#}\n", (document.schema)().as_value()),
         None => DOCUMENTS.iter().map(|document| format!("{:<21} {}\n", document.name, document.source)).collect(),
     })

@@ -227,9 +227,9 @@ impl Args {
     /// The options, with the engine of `--twin` if there is one.
     fn options_of_twin(mut self) -> anyhow::Result<SimOptions> {
         let Some(path) = self.twin.take() else { return Ok(self.options()) };
-        let wanted = self.twin_model.take();
+        let twin_model = self.twin_model.take();
         let twin = TwinModel::read(&path)?;
-        let fits = |engine: &&TwinEngine| wanted.is_none() || engine.model == wanted;
+        let fits = |engine: &&TwinEngine| twin_model.is_none() || engine.model == twin_model;
         let Some(engine) = twin.engines.iter().find(fits) else {
             let models: Vec<&str> = twin.engines.iter().filter_map(|engine| engine.model.as_deref()).collect();
             anyhow::bail!(
@@ -373,8 +373,8 @@ mod tests {
     #[test]
     fn a_count_out_of_range_is_told_with_the_range() {
         for count in ["0", "99999999999999"] {
-            let told = Command::try_parse_from(["sim", "--kv-blocks", count]).err().unwrap().to_string();
-            assert!(told.contains(&format!("{count} is not in 1..=4294967295")), "{told}");
+            let message = Command::try_parse_from(["sim", "--kv-blocks", count]).err().unwrap().to_string();
+            assert!(message.contains(&format!("{count} is not in 1..=4294967295")), "{message}");
         }
     }
 

@@ -22,13 +22,13 @@ pub(super) fn read(path: &Path, text: &str) -> Result<SettingsLayer, Vec<ConfigP
     let path: Arc<Path> = path.into();
     let at = |line| SettingOrigin::File(Arc::clone(&path), line);
     let file: ConfigFile = yaml::read(text, "settings, as in `listen: 127.0.0.1:8080`")
-        .map_err(|(line, said)| vec![ConfigProblem::at_origin(at(line), said)])?;
+        .map_err(|(line, message)| vec![ConfigProblem::at_origin(at(line), message)])?;
     let (mut settings, mut problems) = (SettingsLayer::default(), Vec::new());
     for ConfigEntry { key, line, texts } in file.0 {
         let Some(setting) = setting(&key) else {
             let nearest = closest_match(&key.replace('-', "_"), SETTINGS.iter().map(|setting| &*setting.key));
-            let said = unknown(&key, nearest, "`streamgauge config schema` lists the keys");
-            problems.push(ConfigProblem::at_origin(at(line), said));
+            let message = unknown(&key, nearest, "`streamgauge config schema` lists the keys");
+            problems.push(ConfigProblem::at_origin(at(line), message));
             continue;
         };
         if let Some(texts) = texts {
@@ -132,8 +132,8 @@ impl<'de> Visitor<'de> for ListSeed {
                 ListItem::Pair(mut pair) => {
                     let expected = format!("expected the keys `{}` and `{}`", keys[0], keys[1]);
                     if let Some(key) = pair.keys().find(|key| !keys.contains(&key.as_str())) {
-                        let said = unknown(key, closest_match(key, keys.into_iter()), &expected);
-                        return Err(A::Error::custom(said));
+                        let message = unknown(key, closest_match(key, keys.into_iter()), &expected);
+                        return Err(A::Error::custom(message));
                     }
                     if pair.len() < keys.len() {
                         return Err(A::Error::custom(expected));

@@ -145,8 +145,8 @@ mod tests {
             "s3://bucket/../a",
         ] {
             let Some(parsed) = StorageUrl::parse(text) else { continue };
-            let told = parsed.unwrap_err().to_string().to_lowercase();
-            assert!(!told.contains("canary") && !told.contains("secret"), "{told}");
+            let message = parsed.unwrap_err().to_string().to_lowercase();
+            assert!(!message.contains("canary") && !message.contains("secret"), "{message}");
         }
     }
 }

@@ -8,20 +8,20 @@ use super::*;
 type Seen = (u64, u32, FinishedJob, Vec<u64>);
 
 #[derive(Clone, Debug)]
-struct Arrival {
+struct JobArrival {
     at: u64,
     job: EngineJob,
     /// A sequence that is aborted then, if it has arrived.
     aborts: Option<u64>,
 }
 
-fn arrival() -> impl Strategy<Value = Arrival> {
+fn arrival() -> impl Strategy<Value = JobArrival> {
     let aborts = prop::option::weighted(0.1, 0_u64..40);
     let job = (0_u64..2_000_000, 1_u32..200, 1_u32..120, 0_u64..4);
     (job, aborts).prop_map(|((at, prompt, output_tokens, family), aborts)| {
         let chain = (0..u64::from(prompt / 16)).map(|block| family << 32 | block).collect();
         let prompt = EnginePrompt { tokens: prompt, chain };
-        Arrival {
+        JobArrival {
             at,
             job: EngineJob { prompt, output_tokens, ending: EngineFinish::Length, stall: None, transferred: false },
             aborts,
@@ -58,7 +58,7 @@ fn options() -> impl Strategy<Value = EngineOptions> {
     })
 }
 
-fn submit(engine: &mut Engine, arrival: &Arrival) {
+fn submit(engine: &mut Engine, arrival: &JobArrival) {
     engine.submit(Stamp::from_nanos(arrival.at), vec![arrival.job.clone()]).expect("the queue has room");
     if let Some(seq) = arrival.aborts {
         engine.abort(seq..seq + 1, EngineFinish::Abort);
@@ -66,7 +66,7 @@ fn submit(engine: &mut Engine, arrival: &Arrival) {
 }
 
 /// Each step at its time, as the server does.
-fn in_steps(options: &EngineOptions, arrivals: &[Arrival]) -> (Vec<Seen>, EngineStats) {
+fn in_steps(options: &EngineOptions, arrivals: &[JobArrival]) -> (Vec<Seen>, EngineStats) {
     let mut engine = Engine::new(options);
     let (mut times, mut seen, mut out) = (vec![Vec::new(); arrivals.len()], Vec::new(), Vec::new());
     let mut run = |engine: &mut Engine, until: Stamp| {
@@ -89,7 +89,7 @@ fn in_steps(options: &EngineOptions, arrivals: &[Arrival]) -> (Vec<Seen>, Engine
     (seen, std::mem::take(&mut engine.stats))
 }
 
-fn in_bulk(options: &EngineOptions, arrivals: &[Arrival], pieces: u64) -> (Vec<Seen>, EngineStats) {
+fn in_bulk(options: &EngineOptions, arrivals: &[JobArrival], pieces: u64) -> (Vec<Seen>, EngineStats) {
     let mut engine = Engine::new(options);
     engine.keep_token_times();
     let mut seen = Vec::new();
@@ -110,7 +110,7 @@ fn in_bulk(options: &EngineOptions, arrivals: &[Arrival], pieces: u64) -> (Vec<S
     (seen, std::mem::take(&mut engine.stats))
 }
 
-fn sorted(mut arrivals: Vec<Arrival>) -> Vec<Arrival> {
+fn sorted(mut arrivals: Vec<JobArrival>) -> Vec<JobArrival> {
     arrivals.sort_by_key(|arrival| arrival.at);
     arrivals
 }

@@ -40,7 +40,7 @@ pub(super) struct BatchScheduler {
     /// Those of `running` that decode in every step; used in virtual time only.
     pub(super) group: DecodeGroup,
     /// Aborted since the last step.
-    pub(super) gone: Vec<(Range<u64>, EngineFinish)>,
+    pub(super) aborted: Vec<(Range<u64>, EngineFinish)>,
     /// End of the step in flight.
     pub(super) ends: Option<Stamp>,
     /// End of the previous step.
@@ -77,7 +77,7 @@ impl BatchScheduler {
             blocks,
             waiting: VecDeque::new(),
             running: Vec::new(),
-            gone: Vec::new(),
+            aborted: Vec::new(),
             ends: None,
             free_at: Stamp::default(),
             log: None,
@@ -103,7 +103,7 @@ impl BatchScheduler {
     }
 
     pub(super) fn abort(&mut self, seqs: Range<u64>, why: EngineFinish) {
-        self.gone.push((seqs, why));
+        self.aborted.push((seqs, why));
     }
 
     /// Passes each unfinished sequence to `lost`.
@@ -130,7 +130,7 @@ impl BatchScheduler {
     }
 
     pub(super) fn due(&self) -> Option<Stamp> {
-        let sweep = (!self.gone.is_empty()).then_some(self.free_at);
+        let sweep = (!self.aborted.is_empty()).then_some(self.free_at);
         self.ends.or(sweep).or_else(|| self.next_start())
     }
 
@@ -150,11 +150,11 @@ impl BatchScheduler {
 
     /// Releases aborted sequences.
     pub(super) fn sweep(&mut self, stats: &mut EngineStats) {
-        if self.gone.is_empty() {
+        if self.aborted.is_empty() {
             return;
         }
         self.dissolve_group();
-        for (seqs, why) in std::mem::take(&mut self.gone) {
+        for (seqs, why) in std::mem::take(&mut self.aborted) {
             let blocks = &mut self.blocks;
             let mut keep = |sequence: &mut Sequence| {
                 let stays = !seqs.contains(&sequence.seq);
@@ -214,8 +214,8 @@ impl BatchScheduler {
     /// Drops the steps of the log that no sequence needs, once there are many.
     fn forget_old_steps(&mut self) {
         let Some(log) = self.log.as_mut().filter(|log| log.len() >= self.log_limit) else { return };
-        let kept = self.running.iter().chain(&self.waiting).filter_map(|sequence| sequence.steps.first()).min();
-        log.forget_before(kept.unwrap_or(log.next()));
+        let oldest = self.running.iter().chain(&self.waiting).filter_map(|sequence| sequence.steps.first()).min();
+        log.forget_before(oldest.unwrap_or(log.next()));
         self.log_limit = (2 * log.len()).max(MIN_LOG_STEPS);
     }
 

@@ -36,7 +36,7 @@ impl BatchScheduler {
                 }
             });
             self.decode_in_bulk(until, stats);
-            if self.launch(due.max(self.free_at), stats).is_none() && self.gone.is_empty() {
+            if self.launch(due.max(self.free_at), stats).is_none() && self.aborted.is_empty() {
                 break;
             }
         }
@@ -64,7 +64,7 @@ impl BatchScheduler {
     fn is_steady(&self, start: Stamp) -> bool {
         self.group.len() > 0
             && self.group.len() == self.running.len()
-            && self.gone.is_empty()
+            && self.aborted.is_empty()
             && self.group.tokens() <= u64::from(self.token_budget)
             && self.next_arrival().is_none_or(|arrival| arrival > start)
     }

@@ -50,8 +50,8 @@ impl EngineMetricsSource {
     /// # Errors
     /// Why there are no figures: the page cannot be read in time, or has none that is known.
     pub async fn scrape(&self, clock: &Clock) -> Result<BTreeMap<ServerMetric, f64>, String> {
-        let told = clock.timeout(SCRAPE_TIMEOUT, self.read()).await;
-        told.unwrap_or_else(|| Err(format!("no answer within {SCRAPE_TIMEOUT}")))
+        let reply = clock.timeout(SCRAPE_TIMEOUT, self.read()).await;
+        reply.unwrap_or_else(|| Err(format!("no answer within {SCRAPE_TIMEOUT}")))
     }
 
     async fn read(&self) -> Result<BTreeMap<ServerMetric, f64>, String> {
@@ -145,9 +145,9 @@ impl EngineMetrics {
         }
     }
 
-    fn record(&self, told: Result<BTreeMap<ServerMetric, f64>, String>, unix_ms: u64) {
+    fn record(&self, result: Result<BTreeMap<ServerMetric, f64>, String>, unix_ms: u64) {
         let mut state = self.lock();
-        match told {
+        match result {
             Ok(figures) => {
                 state.failed = None;
                 if state.samples.len() == MAX_SAMPLES {
@@ -205,7 +205,7 @@ mod tests {
         let (request, figures) = scraped(&page("200 OK", text)).await;
         assert!(request.starts_with("GET /engine/metrics HTTP/1.1\r\nhost: 127.0.0.1:"), "{request}");
         assert_eq!(figures, Ok([(ServerMetric::Waiting, 3.0), (ServerMetric::KvUsage, 0.5)].into()));
-        let failed = |told: (String, Result<_, String>)| told.1.unwrap_err();
+        let failed = |exchange: (String, Result<_, String>)| exchange.1.unwrap_err();
         assert_eq!(failed(scraped(&page("404 Not Found", text)).await), "answered 404");
         let unknown = "the page has no figure of an engine that is known";
         assert_eq!(failed(scraped(&page("200 OK", "other 1\n")).await), unknown);
@@ -220,9 +220,12 @@ mod tests {
         let figures = |value: f64| Ok([(ServerMetric::Waiting, value)].into());
         (0..200).for_each(|at| metrics.record(figures(at as f64), at));
         metrics.record(Err("answered 503".to_owned()), 200);
-        let told = metrics.since(None);
-        assert_eq!((told.samples.len(), told.samples[0].unix_ms), (MAX_SAMPLES, 20));
-        assert_eq!((told.url.as_deref(), told.failed.as_deref()), (Some("http://h:1/metrics"), Some("answered 503")));
+        let response = metrics.since(None);
+        assert_eq!((response.samples.len(), response.samples[0].unix_ms), (MAX_SAMPLES, 20));
+        assert_eq!(
+            (response.url.as_deref(), response.failed.as_deref()),
+            (Some("http://h:1/metrics"), Some("answered 503"))
+        );
         let new = metrics.since(Some(198));
         assert_eq!(new.samples, [EngineSample { unix_ms: 199, figures: [(ServerMetric::Waiting, 199.0)].into() }]);
         metrics.record(figures(1.0), 201);

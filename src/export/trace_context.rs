@@ -15,7 +15,7 @@ use rand::{Rng, RngExt as _};
 use crate::config::TailSampling;
 use crate::config::otlp::Sampler;
 use crate::measure::record::{Outcome, RequestRecord};
-use crate::measure::slo::Verdict;
+use crate::measure::slo::RequestVerdict;
 
 /// Maximum length of a `tracestate` in spans, in bytes: the minimum that vendors must propagate.
 const MAX_TRACESTATE_BYTES: usize = 512;
@@ -124,7 +124,7 @@ impl Sampler {
 impl TailSampling {
     /// Returns `true` if a finished request's trace is kept despite the head's decision.
     fn matches(&self, record: &RequestRecord) -> bool {
-        let missed = || record.slos.verdicts(record).any(|(_, verdict)| matches!(verdict, Verdict::Missed(_)));
+        let missed = || record.slos.verdicts(record).any(|(_, verdict)| matches!(verdict, RequestVerdict::Missed(_)));
         self.failed && record.outcome != Outcome::Success
             || self.slow.is_some_and(|slow| record.duration() >= slow)
             || self.slo && missed()
@@ -268,8 +268,8 @@ mod tests {
         assert!(!off.samples(parent.trace_id, None));
         let quarter = Sampler { parent_based: false, ratio: 0.25 };
         let mut random = rand::rng();
-        let kept = (0..10_000).filter(|_| quarter.samples(random_trace_id(&mut random), None)).count();
-        assert!((2_200..2_800).contains(&kept), "{kept}");
+        let sampled = (0..10_000).filter(|_| quarter.samples(random_trace_id(&mut random), None)).count();
+        assert!((2_200..2_800).contains(&sampled), "{sampled}");
         let id = |top: u8| TraceId::from_bytes([0xff, 0, 0, 0, 0, 0, 0, 0, top, 0, 0, 0, 0, 0, 0, 0]);
         assert!(quarter.samples(id(0x3f), None) && !quarter.samples(id(0x40), None));
     }
@@ -291,14 +291,14 @@ mod tests {
         let tail = TailSampling { failed: true, ..nothing };
         assert!(unsampled.is_kept(&failed, &tail) && !unsampled.is_kept(&record(), &tail));
 
-        for (millis, kept) in [(304, true), (305, true), (306, false)] {
+        for (millis, expected) in [(304, true), (305, true), (306, false)] {
             let tail = TailSampling { slow: Some(Gap::from_millis(millis)), ..nothing };
-            assert_eq!(unsampled.is_kept(&record(), &tail), kept);
+            assert_eq!(unsampled.is_kept(&record(), &tail), expected);
         }
-        for (slo, kept) in [("x: ttft<=100ms", true), ("x: ttft<=300ms", false)] {
+        for (slo, expected) in [("x: ttft<=100ms", true), ("x: ttft<=300ms", false)] {
             let slos = Arc::new(Slos::new(vec![slo.parse().unwrap()]).unwrap());
             let judged = RequestRecord { slos, ..record() };
-            assert_eq!(unsampled.is_kept(&judged, &TailSampling { slo: true, ..nothing }), kept);
+            assert_eq!(unsampled.is_kept(&judged, &TailSampling { slo: true, ..nothing }), expected);
         }
         assert_eq!(unsampled.upstream().flags & 1, 0, "the upstream is told what the head decided");
     }

@@ -10,25 +10,25 @@ const INLINE_ITEMS: usize = 8;
 
 pub(super) type SmallList<T> = SmallVec<[T; INLINE_ITEMS]>;
 
-/// A vector of at most `MOST` values.
+/// A vector of at most `MAX_LEN` values.
 #[derive(Debug)]
-pub(super) struct BoundedVec<T, const MOST: usize>(SmallList<T>);
+pub(super) struct BoundedVec<T, const MAX_LEN: usize>(SmallList<T>);
 
-impl<T, const MOST: usize> Default for BoundedVec<T, MOST> {
+impl<T, const MAX_LEN: usize> Default for BoundedVec<T, MAX_LEN> {
     fn default() -> Self {
         Self(SmallList::new())
     }
 }
 
-impl<T: Copy, const MOST: usize> BoundedVec<T, MOST> {
+impl<T: Copy, const MAX_LEN: usize> BoundedVec<T, MAX_LEN> {
     /// Appends a value; returns `false` if the vector is full.
     pub(super) fn push(&mut self, value: T) -> bool {
         let held = self.0.len();
-        if held == MOST {
+        if held == MAX_LEN {
             return false;
         }
         if held == self.0.capacity() {
-            self.0.reserve_exact(MOST - held);
+            self.0.reserve_exact(MAX_LEN - held);
         }
         self.0.push(value);
         true
@@ -46,8 +46,8 @@ impl<T: Copy, const MOST: usize> BoundedVec<T, MOST> {
     }
 }
 
-impl<T, const MOST: usize> From<BoundedVec<T, MOST>> for SmallList<T> {
-    fn from(buffer: BoundedVec<T, MOST>) -> Self {
+impl<T, const MAX_LEN: usize> From<BoundedVec<T, MAX_LEN>> for SmallList<T> {
+    fn from(buffer: BoundedVec<T, MAX_LEN>) -> Self {
         buffer.0
     }
 }

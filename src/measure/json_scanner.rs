@@ -136,9 +136,9 @@ enum ScanState {
 #[derive(Debug)]
 pub struct JsonScanner {
     state: ScanState,
-    begun: bool,
+    started: bool,
     escaped: bool,
-    wanted: bool,
+    is_selected: bool,
     depth: usize,
     /// Bit `d` is set if the container at depth `d` is an object.
     objects: u128,
@@ -150,9 +150,9 @@ impl Default for JsonScanner {
     fn default() -> Self {
         Self {
             state: ScanState::Value(false),
-            begun: false,
+            started: false,
             escaped: false,
-            wanted: false,
+            is_selected: false,
             depth: 0,
             objects: 0,
             path: JsonPath::default(),
@@ -168,7 +168,7 @@ impl JsonScanner {
             ScanState::Broken => DocumentState::Broken,
             ScanState::End => DocumentState::Whole,
             ScanState::InWord if self.depth == 0 => DocumentState::Whole,
-            _ if self.begun => DocumentState::Open,
+            _ if self.started => DocumentState::Open,
             _ => DocumentState::Empty,
         }
     }
@@ -221,7 +221,7 @@ impl JsonScanner {
             return stop + 1;
         }
         if self.state == ScanState::InKey {
-            if self.wanted {
+            if self.is_selected {
                 let key = self.value.whole(&bytes[..stop]);
                 self.path.enter(self.depth, PathStep::Key(key));
             }
@@ -261,7 +261,7 @@ impl JsonScanner {
             }
             (ScanState::Value(true), b']') | (ScanState::Key(true), b'}') => self.close(),
             (ScanState::Key(_), b'"') => {
-                self.wanted = self.path.has_a_name();
+                self.is_selected = self.path.has_a_name();
                 self.value.0.clear();
                 ScanState::InKey
             }
@@ -289,21 +289,21 @@ impl JsonScanner {
     }
 
     fn begin(&mut self, fields: &impl ScanFields, state: ScanState) -> ScanState {
-        self.begun = true;
+        self.started = true;
         self.value.0.clear();
-        self.wanted = self.path.named().is_some_and(|path| fields.wants(path));
+        self.is_selected = self.path.named().is_some_and(|path| fields.wants(path));
         state
     }
 
     fn keep(&mut self, bytes: &[u8]) {
-        if self.wanted {
+        if self.is_selected {
             self.value.push(bytes);
         }
     }
 
     /// Emits the scalar that ends with `bytes`.
     fn emit(&mut self, bytes: &[u8], fields: &mut impl ScanFields, scalar: impl Fn(&[u8]) -> Option<Scalar<'_>>) {
-        if !self.wanted {
+        if !self.is_selected {
             return;
         }
         match (scalar(self.value.whole(bytes)), self.path.named()) {
@@ -319,7 +319,7 @@ impl JsonScanner {
     }
 
     fn open(&mut self, object: bool, fields: &impl ScanFields) -> ScanState {
-        self.begun = true;
+        self.started = true;
         if self.depth + 1 >= MAX_DEPTH {
             return ScanState::Broken;
         }
@@ -487,14 +487,14 @@ mod tests {
     #[test]
     fn a_long_string_is_cut_where_it_is_still_text() {
         // (unit to repeat after some letters, its decoded form)
-        for (unit, says) in [("é", "é"), ("\\n", "\n"), ("\\u00e9", "é"), ("\\ud83d\\ude00", "😀"), ("\\\\", "\\")]
+        for (unit, decoded) in [("é", "é"), ("\\n", "\n"), ("\\u00e9", "é"), ("\\ud83d\\ude00", "😀"), ("\\\\", "\\")]
         {
             for letters in 0..unit.len() {
                 let mut all = All::default();
                 let text = format!("\"{}{}\"", "x".repeat(letters), unit.repeat(300));
                 JsonScanner::default().push(text.as_bytes(), &mut all);
-                let kept = "x".repeat(letters) + &says.repeat((MAX_VALUE - letters) / unit.len());
-                assert_eq!(all.0, [format!(" 0 {kept:?}")], "{unit} after {letters}");
+                let expected = "x".repeat(letters) + &decoded.repeat((MAX_VALUE - letters) / unit.len());
+                assert_eq!(all.0, [format!(" 0 {expected:?}")], "{unit} after {letters}");
             }
         }
     }

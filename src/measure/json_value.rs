@@ -46,10 +46,10 @@ impl<'a> JsonObject<'a> {
     /// Sorts the fields by key and removes duplicates. Only needed before a walk over the whole object.
     pub(super) fn sort(&mut self) {
         self.0.sort_by(|one, other| one.0.cmp(&other.0));
-        self.0.dedup_by(|later, kept| {
-            let same = later.0 == kept.0;
+        self.0.dedup_by(|later, earlier| {
+            let same = later.0 == earlier.0;
             if same {
-                std::mem::swap(later, kept);
+                std::mem::swap(later, earlier);
             }
             same
         });

@@ -124,7 +124,7 @@ enum ReplyBodyState {
         decoder: Option<Box<Decoder>>,
         scan: Box<JsonScanner>,
         fields: &'static [(&'static str, ReplyField)],
-        reply: Box<dialect::Document>,
+        reply: Box<dialect::ReplyDocument>,
     },
 }
 
@@ -280,7 +280,7 @@ impl StreamObserver {
                 ReplyBodyState::Events { decoder, framer, reader }
             }
             (None, Some(dialect)) => {
-                let reply = Box::new(dialect::Document::new(shape));
+                let reply = Box::new(dialect::ReplyDocument::new(shape));
                 ReplyBodyState::Document { decoder, scan: Box::default(), fields: dialect.reply, reply }
             }
             (None, None) => ReplyBodyState::Opaque,
@@ -317,11 +317,11 @@ impl StreamObserver {
         self.collect(budget, true);
     }
 
-    fn collect(&mut self, budget: &TextBudget, said: bool) {
+    fn collect(&mut self, budget: &TextBudget, needs_text: bool) {
         let fields = self.shape().dialect.and_then(|dialect| dialect.text);
         // Documents need no local tokenization, because servers count their tokens.
-        let has_text = self.is_stream() || said && matches!(self.body, ReplyBodyState::Document { .. });
-        self.text = fields.filter(|_| has_text).map(|fields| Box::new(TextCollector::new(fields, budget, said)));
+        let has_text = self.is_stream() || needs_text && matches!(self.body, ReplyBodyState::Document { .. });
+        self.text = fields.filter(|_| has_text).map(|fields| Box::new(TextCollector::new(fields, budget, needs_text)));
     }
 
     /// Takes one read of the response body, which arrived at `at`. Allocates nothing after the first few events.
@@ -385,7 +385,7 @@ impl StreamObserver {
             }
         };
         self.recognized();
-        if self.text.as_ref().is_some_and(|text| !text.is_said()) && self.is_counted() {
+        if self.text.as_ref().is_some_and(|text| !text.needs_text()) && self.is_counted() {
             self.text = None;
         }
         next
@@ -469,8 +469,8 @@ impl StreamObserver {
     pub fn end_with_text(mut self: Box<Self>, at: Stamp, ending: Ending) -> (RequestRecord, Option<ReplyText>) {
         self.finish_body(at, ending, &mut NoopObserver);
         let counted = self.is_counted();
-        let wanted = |text: &TextCollector| text.is_said() || !counted && self.tally.token_events > 0;
-        let text = self.text.take().filter(|text| wanted(text));
+        let is_needed = |text: &TextCollector| text.needs_text() || !counted && self.tally.token_events > 0;
+        let text = self.text.take().filter(|text| is_needed(text));
         (self.into_record(at, ending), text.map(|collector| collector.into_text()))
     }
 
@@ -627,7 +627,7 @@ impl<W> ReplyEvents<'_, W> {
 /// The wanted fields of a reply in one JSON document.
 struct ReplyFields<'a, W> {
     fields: &'static [(&'static str, ReplyField)],
-    reply: &'a mut dialect::Document,
+    reply: &'a mut dialect::ReplyDocument,
     tally: &'a mut StreamStats,
     watch: &'a mut W,
 }

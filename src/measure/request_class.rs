@@ -215,18 +215,19 @@ impl RequestClasses {
 
     /// True if a class wants the scalar at this path of the body.
     pub(super) fn wants(&self, path: &[u8]) -> bool {
-        self.body_paths().any(|(_, wanted)| wanted == path)
+        self.body_paths().any(|(_, body_path)| body_path == path)
     }
 
     /// True if a wanted scalar may be inside the container at this path.
     pub(super) fn leads(&self, path: &[u8]) -> bool {
-        self.body_paths()
-            .any(|(_, wanted)| path.is_empty() || wanted.strip_prefix(path).is_some_and(|rest| rest.starts_with(b".")))
+        self.body_paths().any(|(_, body_path)| {
+            path.is_empty() || body_path.strip_prefix(path).is_some_and(|rest| rest.starts_with(b"."))
+        })
     }
 
     /// Stores a scalar of the body.
     pub(super) fn note(&self, values: &mut ClassValues, path: &[u8], scalar: Scalar<'_>) {
-        let Some((name, _)) = self.body_paths().find(|(_, wanted)| *wanted == path) else { return };
+        let Some((name, _)) = self.body_paths().find(|(_, body_path)| *body_path == path) else { return };
         match scalar {
             Scalar::String(_) => values.insert(name, scalar.to_text().unwrap_or_default().as_bytes()),
             Scalar::Number(number) => values.insert(name, number.as_bytes()),

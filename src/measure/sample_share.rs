@@ -62,8 +62,8 @@ mod tests {
     fn a_larger_share_keeps_what_a_smaller_one_keeps() {
         let shares: Vec<SampleShare> = ["0.1%", "5%", "50%", "100%"].map(|text| text.parse().unwrap()).to_vec();
         let hashes: Vec<u64> = (0..100_000_u64).map(|at| at * (u64::MAX / 100_000)).collect();
-        let kept = shares.iter().map(|share| hashes.iter().filter(|hash| share.keeps(**hash)).count());
-        assert_eq!(kept.collect::<Vec<_>>(), [101, 5_001, 50_001, 100_000]);
+        let counts = shares.iter().map(|share| hashes.iter().filter(|hash| share.keeps(**hash)).count());
+        assert_eq!(counts.collect::<Vec<_>>(), [101, 5_001, 50_001, 100_000]);
         assert!(SampleShare::ALL.keeps(u64::MAX));
         let nested = |hash: &u64| shares.windows(2).all(|two| !two[0].keeps(*hash) || two[1].keeps(*hash));
         assert!(hashes.iter().all(nested));

@@ -172,8 +172,8 @@ impl ScanFields for ShapeFields<'_> {
         }
         match (self.shape.dialect, self.shape.shared) {
             (Some(dialect), _) => {
-                if let Some(asked) = field(dialect.request, path) {
-                    asked.note(self.shape, scalar);
+                if let Some(request_field) = field(dialect.request, path) {
+                    request_field.note(self.shape, scalar);
                 }
             }
             (None, Some(shared)) if shared.wants(path) => shared.note(self.shape, path, scalar),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::dialect::{
-    ChoiceCounters, Delta, DeltaSink, Dialect, DialectReader, Document, OutputKind, ReplyField, TokenIncrement,
+    ChoiceCounters, Delta, DeltaSink, Dialect, DialectReader, OutputKind, ReplyDocument, ReplyField, TokenIncrement,
 };
 use super::event_observer::EventObserver;
 use super::framing::Event;
@@ -91,7 +91,7 @@ impl StreamStats {
     /// Processes a scalar of a reply in one document.
     pub(super) fn scalar(
         &mut self,
-        document: &mut Document,
+        document: &mut ReplyDocument,
         field: ReplyField,
         index: u32,
         scalar: Scalar<'_>,
@@ -102,7 +102,7 @@ impl StreamStats {
     }
 
     /// Processes the end of a document, which counts as the reply's only event.
-    pub(super) fn document(&mut self, document: &Document, watch: &mut impl EventObserver) {
+    pub(super) fn document(&mut self, document: &ReplyDocument, watch: &mut impl EventObserver) {
         let mut fold = EventSink { tally: self, watch, at: Stamp::default(), meaning: EventEffect::default() };
         document.end(&mut fold);
         self.listed += document.listed();
@@ -111,8 +111,9 @@ impl StreamStats {
 
     /// True if the reply is finished. It then had a terminal event, or a finish reason for every choice and at least as
     /// many choices as requested.
-    pub(super) fn is_finished(&self, asked: Option<u64>) -> bool {
-        let least = asked.map_or(1, |asked| usize::try_from(asked).unwrap_or(MAX_CHOICES).clamp(1, MAX_CHOICES));
+    pub(super) fn is_finished(&self, requested: Option<u64>) -> bool {
+        let least =
+            requested.map_or(1, |requested| usize::try_from(requested).unwrap_or(MAX_CHOICES).clamp(1, MAX_CHOICES));
         let finished = || self.choices.iter().all(|choice| choice.finish.is_some());
         self.terminated || self.choices.len() >= least && finished()
     }

@@ -130,19 +130,19 @@ pub(super) struct TextCollector {
     fields: &'static TextFields,
     text: ReplyText,
     /// The text itself is needed, not only its token count.
-    said: bool,
+    needs_text: bool,
     /// Bytes so far of a reply that is one document.
     document: Vec<u8>,
 }
 
 impl TextCollector {
-    pub(super) fn new(fields: &'static TextFields, budget: &TextBudget, said: bool) -> Self {
-        Self { fields, text: ReplyText::new(budget), said, document: Vec::new() }
+    pub(super) fn new(fields: &'static TextFields, budget: &TextBudget, needs_text: bool) -> Self {
+        Self { fields, text: ReplyText::new(budget), needs_text, document: Vec::new() }
     }
 
     /// True if the text is needed even if the server counts.
-    pub(super) fn is_said(&self) -> bool {
-        self.said
+    pub(super) fn needs_text(&self) -> bool {
+        self.needs_text
     }
 
     pub(super) fn into_text(mut self) -> ReplyText {

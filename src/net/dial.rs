@@ -72,8 +72,8 @@ impl Dialer {
     async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         let now = Clock::Monotonic.now();
         {
-            let (addresses, asked) = &*self.addresses.borrow();
-            if !addresses.is_empty() && now.since(*asked) < self.address_ttl {
+            let (addresses, resolved_at) = &*self.addresses.borrow();
+            if !addresses.is_empty() && now.since(*resolved_at) < self.address_ttl {
                 return Ok(addresses.clone());
             }
         }
@@ -175,7 +175,7 @@ mod tests {
         let io = Dialer::new("127.0.0.1", listener.local_addr().unwrap().port(), Gap::ZERO).dial(None).await.unwrap();
         let socket = SockRef::from(io.socket());
         assert!(socket.keepalive().unwrap());
-        let asked = socket.tcp_keepalive_interval().unwrap() * socket.tcp_keepalive_retries().unwrap();
-        assert_eq!(socket.tcp_keepalive_time().unwrap() + asked, Duration::from_secs(120));
+        let probe_time = socket.tcp_keepalive_interval().unwrap() * socket.tcp_keepalive_retries().unwrap();
+        assert_eq!(socket.tcp_keepalive_time().unwrap() + probe_time, Duration::from_secs(120));
     }
 }

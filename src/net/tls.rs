@@ -239,8 +239,8 @@ mod tests {
             "-----BEGIN EC PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,FF\n\nMIIB\n-----END EC PRIVATE KEY-----\n",
         ] {
             fs::write(&file, pem).unwrap();
-            let told = key(&file).unwrap_err().to_string();
-            assert!(told.ends_with(
+            let message = key(&file).unwrap_err().to_string();
+            assert!(message.ends_with(
                 "key.pem: no private key in PEM; one with a pass phrase has to be decrypted, as by `openssl pkey`"
             ));
         }
@@ -253,9 +253,11 @@ mod tests {
         let made = rcgen::generate_simple_self_signed(["a.test".to_owned()]).unwrap();
         fs::write(&cert, made.cert.pem()).unwrap();
         fs::write(&key, rcgen::KeyPair::generate().unwrap().serialize_pem()).unwrap();
-        let told = server(TlsIdentity { cert: &cert, key: &key }, ClientCertificates::Ignored, &[]);
-        let told = told.unwrap_err().to_string();
-        assert!(told.contains("key.pem: it is not the key of the first certificate in") && told.contains("cert.pem"));
+        let result = server(TlsIdentity { cert: &cert, key: &key }, ClientCertificates::Ignored, &[]);
+        let message = result.unwrap_err().to_string();
+        assert!(
+            message.contains("key.pem: it is not the key of the first certificate in") && message.contains("cert.pem")
+        );
     }
 
     #[test]

@@ -26,17 +26,17 @@ pub(super) async fn run(
     mut draining: watch::Receiver<DrainState>,
 ) {
     let places = Arc::new(Semaphore::new(max_connections));
-    let mut told: Option<Stamp> = None;
-    let mut is_time_to_tell = || {
+    let mut logged_at: Option<Stamp> = None;
+    let mut is_time_to_log = || {
         let now = Clock::Monotonic.now();
-        let is_time = told.is_none_or(|at| now.since(at) >= LOG_INTERVAL);
+        let is_time = logged_at.is_none_or(|at| now.since(at) >= LOG_INTERVAL);
         if is_time {
-            told = Some(now);
+            logged_at = Some(now);
         }
         is_time
     };
     loop {
-        if places.available_permits() == 0 && is_time_to_tell() {
+        if places.available_permits() == 0 && is_time_to_log() {
             tracing::warn!(max_connections, remedy, "no more client connections are accepted until one closes");
         }
         let accepted = tokio::select! {
@@ -46,7 +46,7 @@ pub(super) async fn run(
         let (socket, permit) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                if is_time_to_tell() {
+                if is_time_to_log() {
                     tracing::warn!(%error, "cannot accept connections, which wait; raise the limit on open files if this repeats");
                 }
                 Clock::Monotonic.sleep(ACCEPT_RETRY_DELAY).await;

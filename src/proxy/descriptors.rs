@@ -40,9 +40,9 @@ impl ConnectionLimits {
 
     /// Each client connection may need one to the upstream, so each kind gets half of the unreserved descriptors.
     fn from_free(free: usize) -> Self {
-        let kept = (RESERVED_ADMIN_DESCRIPTORS + RESERVED_INTERNAL_DESCRIPTORS).min(free / 2);
-        let clients = ((free - kept) / 2).max(1);
-        Self { clients, upstream: (free - kept).saturating_sub(clients).max(1) }
+        let reserved = (RESERVED_ADMIN_DESCRIPTORS + RESERVED_INTERNAL_DESCRIPTORS).min(free / 2);
+        let clients = ((free - reserved) / 2).max(1);
+        Self { clients, upstream: (free - reserved).saturating_sub(clients).max(1) }
     }
 }
 

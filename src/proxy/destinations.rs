@@ -53,9 +53,9 @@ impl Destinations {
             self.refuse(RefusedConnection::UnknownDestination, 502, why)
         };
         let address = |address: socket2::SockAddr| address.as_socket().map(canonical);
-        let gone = || unknown(io::ErrorKind::NotConnected.into());
-        let peer = address(socket.peer_addr().map_err(unknown)?).ok_or_else(gone)?;
-        let local = address(socket.local_addr().map_err(unknown)?).ok_or_else(gone)?;
+        let not_connected = || unknown(io::ErrorKind::NotConnected.into());
+        let peer = address(socket.peer_addr().map_err(unknown)?).ok_or_else(not_connected)?;
+        let local = address(socket.local_addr().map_err(unknown)?).ok_or_else(not_connected)?;
         let original = match local {
             SocketAddr::V4(_) => socket.original_dst_v4(),
             SocketAddr::V6(_) => socket.original_dst_v6(),

@@ -218,7 +218,7 @@ mod tests {
         let mut request = Head::default();
         request.compose_request("POST", "/a.B/C");
         request.push(b"content-type", b"application/grpc+proto; x=y");
-        let told = |refusal: ProxyError| {
+        let grpc_status_of = |refusal: ProxyError| {
             let answer = refusal.to_response(&request, None);
             let field = |name| answer.fields.iter().find(|field| field.0 == name).unwrap().1.clone();
             assert_eq!((answer.status, answer.body.as_str()), (200, ""));
@@ -228,10 +228,10 @@ mod tests {
         let texts =
             |status: &str, message: &str, error: &str| (status.to_owned(), message.to_owned(), error.to_owned());
         let down = ProxyError::new(502, ErrorOrigin::Upstream, "100 % f\u{fc}r A");
-        assert_eq!(told(down), texts("14", "100 %25 f%C3%BCr A", "upstream; 100 % f\u{fc}r A"));
-        assert_eq!(told(ProxyError::too_many_streams(1)).0, "8");
-        assert_eq!(told(ProxyError::from(HeadError::TooLarge)).0, "8");
-        assert_eq!(told(ProxyError::from(HeadError::UnknownCoding)).0, "12");
-        assert_eq!(told(ProxyError::from(HeadError::Malformed("it ends early"))).0, "3");
+        assert_eq!(grpc_status_of(down), texts("14", "100 %25 f%C3%BCr A", "upstream; 100 % f\u{fc}r A"));
+        assert_eq!(grpc_status_of(ProxyError::too_many_streams(1)).0, "8");
+        assert_eq!(grpc_status_of(ProxyError::from(HeadError::TooLarge)).0, "8");
+        assert_eq!(grpc_status_of(ProxyError::from(HeadError::UnknownCoding)).0, "12");
+        assert_eq!(grpc_status_of(ProxyError::from(HeadError::Malformed("it ends early"))).0, "3");
     }
 }

@@ -426,10 +426,10 @@ async fn control(
     let probing = health_probe::run(Arc::clone(&shared));
     let stopped = async move {
         shared.gauges.set_ready(true);
-        let begun =
+        let drain_state =
             draining.wait_for(|drain| *drain != DrainState::Serving).await.map_or(DrainState::Stop, |drain| *drain);
         shared.gauges.set_ready(false);
-        admin_left.send_replace(begun == DrainState::TakenOver);
+        admin_left.send_replace(drain_state == DrainState::TakenOver);
         let _stopped = draining.wait_for(|drain| *drain == DrainState::Flush).await.is_ok();
         renewing.abort();
         beating.abort();

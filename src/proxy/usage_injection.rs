@@ -44,14 +44,14 @@ impl UsageInjection {
 
     /// Decides on the response's head: a compressed response or one with a fixed length stays unedited.
     pub(super) fn on_response_head(&mut self, head: &Head) {
-        let asked = self.request.injected();
+        let injected = self.request.injected();
         let events = head.get(KnownHeader::ContentType).is_some_and(|kind| {
             kind.get(..17).is_some_and(|essence| essence.eq_ignore_ascii_case(b"text/event-stream"))
         });
         let editable =
             head.get(KnownHeader::ContentEncoding).is_none() && head.get(KnownHeader::ContentLength).is_none();
-        if (asked.usage || asked.continuous) && events && editable {
-            self.reply = Some(StripUsage::new(asked));
+        if (injected.usage || injected.continuous) && events && editable {
+            self.reply = Some(StripUsage::new(injected));
         }
     }
 

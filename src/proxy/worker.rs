@@ -51,8 +51,8 @@ async fn serve(
                 Some(accepted) => begin(worker, accepted),
                 None => break,
             },
-            begun = drain.wait_for(|drain| *drain != DrainState::Serving), if !worker.is_draining() => {
-                worker.drain(begun.map_or(DrainState::Stop, |drain| *drain));
+            state = drain.wait_for(|drain| *drain != DrainState::Serving), if !worker.is_draining() => {
+                worker.drain(state.map_or(DrainState::Stop, |drain| *drain));
             }
         }
     }

@@ -24,7 +24,7 @@ use super::sessions::parents::SessionParents;
 use super::slice_flow::{SliceFlow, add_flow, slice_number};
 use crate::measure::dialect;
 use crate::measure::record::Outcome;
-use crate::measure::slo::{SloInput, Slos, Verdict};
+use crate::measure::slo::{RequestVerdict, SloInput, Slos};
 use crate::measure::time::{Gap, Stamp, extend_span};
 use crate::stats::growing_list::push;
 use crate::stats::samples::Samples;
@@ -360,13 +360,13 @@ pub fn verdicts(request: &RequestView, settings: &AccumulatorSettings) -> Vec<Sl
         gap_count: request.events.len() as u64,
         gaps_over: &over,
     };
-    let judged: Vec<(&str, Verdict)> = slos.judge(judged).map(|(slo, verdict)| (slo.name(), verdict)).collect();
+    let judged: Vec<(&str, RequestVerdict)> = slos.judge(judged).map(|(slo, verdict)| (slo.name(), verdict)).collect();
     let of = |name: &str| judged.iter().find(|(judged, _)| *judged == name).map(|(_, verdict)| verdict);
     slos.iter()
         .map(|slo| match of(slo.name()) {
-            None | Some(Verdict::Excluded) => SloVerdict::default(),
-            Some(Verdict::Met) => SloVerdict { met: Some(true), missed: 0 },
-            Some(Verdict::Missed(names)) => {
+            None | Some(RequestVerdict::Excluded) => SloVerdict::default(),
+            Some(RequestVerdict::Met) => SloVerdict { met: Some(true), missed: 0 },
+            Some(RequestVerdict::Missed(names)) => {
                 let bits = OBJECTIVES.iter().zip(0..).map(|(name, at)| u8::from(names.contains(name)) << at);
                 SloVerdict { met: Some(false), missed: bits.fold(0, |bits, bit| bits | bit) }
             }

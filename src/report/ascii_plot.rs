@@ -58,9 +58,9 @@ pub fn histogram_bins(sorted: SortedSamples<'_>, unit: MetricUnit) -> Vec<(f64, 
     let inside = unit.to_display(1.0);
     let (least, most) = (unit.to_display(sorted.min() as f64), unit.to_display(sorted.max() as f64));
     let mut edge = if most <= least * LOG_SCALE_RATIO {
-        BinEdges::even(least, most, unit)
+        EdgeIterator::even(least, most, unit)
     } else {
-        BinEdges::growing(least.max(inside))
+        EdgeIterator::growing(least.max(inside))
     };
     let (mut bins, mut before) = (Vec::new(), 0);
     loop {
@@ -81,14 +81,14 @@ pub fn histogram_bins(sorted: SortedSamples<'_>, unit: MetricUnit) -> Vec<(f64, 
 }
 
 /// Iterator over ascending bin edges.
-struct BinEdges {
+struct EdgeIterator {
     /// The next edge, in steps.
     steps: u64,
     step: f64,
     grows: bool,
 }
 
-impl BinEdges {
+impl EdgeIterator {
     /// Spaces edges so that [`format_value`] prints them as different numbers.
     fn even(least: f64, most: f64, unit: MetricUnit) -> Self {
         let shown = match unit {

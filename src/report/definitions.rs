@@ -138,10 +138,10 @@ impl Definitions {
 
     /// Returns the number of output tokens.
     pub fn tokens(self, request: &RequestView) -> Option<u64> {
-        let said = request.tokens.filter(|count| count.source <= CountSource::ContinuousUsage);
+        let reported = request.tokens.filter(|count| count.source <= CountSource::ContinuousUsage);
         let counted = request.tokens.map(|count| count.tokens);
         match self {
-            Self::Sglang if said.is_none() => request.max_tokens.or(counted),
+            Self::Sglang if reported.is_none() => request.max_tokens.or(counted),
             _ => counted,
         }
     }
@@ -236,9 +236,9 @@ impl Definitions {
         let weight = |tokens: u64| if self == Self::Guidellm { tokens.min(MAX_WEIGHT) } else { 1 };
         (0..weight(tokens)).for_each(|_| one(ReportMetric::Tpot, times.tpot));
         if let Some(planned) = request.planned.filter(|_| self.use_planned_time()) {
-            let felt = self.times(request, planned);
-            one(ReportMetric::TtftFromPlanned, felt.ttft);
-            one(ReportMetric::E2eFromPlanned, felt.e2e);
+            let from_planned = self.times(request, planned);
+            one(ReportMetric::TtftFromPlanned, from_planned.ttft);
+            one(ReportMetric::E2eFromPlanned, from_planned.e2e);
         }
         match self.gap_value() {
             Some(value) => request.events.iter().for_each(|event| one(ReportMetric::Itl, Some(value(event)))),

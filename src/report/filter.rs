@@ -18,7 +18,7 @@ pub struct RequestFilter(Vec<Requirement>);
 #[derive(Clone, Debug, PartialEq)]
 struct Requirement {
     key: FilterKey,
-    sign: Sign,
+    sign: FilterOperator,
     value: FilterValue,
 }
 
@@ -46,7 +46,7 @@ enum FilterKey {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sign {
+enum FilterOperator {
     Equal,
     Unequal,
     AtMost,
@@ -73,13 +73,13 @@ const KEYS: [(&str, FilterKey); 11] = [
 const CLASS_PREFIX: &str = "class.";
 
 /// Longer signs first: `<=` begins with `<`.
-const SIGNS: [(&str, Sign); 6] = [
-    ("!=", Sign::Unequal),
-    ("<=", Sign::AtMost),
-    (">=", Sign::AtLeast),
-    ("=", Sign::Equal),
-    ("<", Sign::Below),
-    (">", Sign::Above),
+const SIGNS: [(&str, FilterOperator); 6] = [
+    ("!=", FilterOperator::Unequal),
+    ("<=", FilterOperator::AtMost),
+    (">=", FilterOperator::AtLeast),
+    ("=", FilterOperator::Equal),
+    ("<", FilterOperator::Below),
+    (">", FilterOperator::Above),
 ];
 
 impl FilterKey {
@@ -124,16 +124,16 @@ impl Requirement {
         match &self.value {
             FilterValue::Pattern(pattern) => {
                 let equal = self.key.text(request).is_some_and(|text| glob(pattern, text));
-                equal != (self.sign == Sign::Unequal)
+                equal != (self.sign == FilterOperator::Unequal)
             }
             FilterValue::Number(limit) => match (self.sign, self.key.number(request)) {
-                (Sign::Unequal, number) => number != Some(*limit),
+                (FilterOperator::Unequal, number) => number != Some(*limit),
                 (_, None) => false,
-                (Sign::Equal, Some(number)) => number == *limit,
-                (Sign::AtMost, Some(number)) => number <= *limit,
-                (Sign::AtLeast, Some(number)) => number >= *limit,
-                (Sign::Below, Some(number)) => number < *limit,
-                (Sign::Above, Some(number)) => number > *limit,
+                (FilterOperator::Equal, Some(number)) => number == *limit,
+                (FilterOperator::AtMost, Some(number)) => number <= *limit,
+                (FilterOperator::AtLeast, Some(number)) => number >= *limit,
+                (FilterOperator::Below, Some(number)) => number < *limit,
+                (FilterOperator::Above, Some(number)) => number > *limit,
             },
         }
     }
@@ -163,7 +163,7 @@ impl FromStr for RequestFilter {
             let found = SIGNS.iter().find_map(|(sign, meaning)| Some((*meaning, rest.strip_prefix(sign)?)));
             let (sign, value) = found.filter(|(_, value)| !value.is_empty()).ok_or_else(wrong)?;
             let value = if key.is_text() {
-                if !matches!(sign, Sign::Equal | Sign::Unequal) {
+                if !matches!(sign, FilterOperator::Equal | FilterOperator::Unequal) {
                     return Err(wrong());
                 }
                 FilterValue::Pattern(value.to_owned())

@@ -35,8 +35,8 @@ impl LaneSample {
         self.requests.push(LaneRequest { session, point, has_session: point.session().is_some() });
         while self.requests.len() > MAX_LANE_REQUESTS && self.shift < u64::BITS - 1 {
             self.shift += 1;
-            let kept = self.requests.iter().copied().filter(|request| self.keeps(request.session)).collect();
-            self.requests = kept;
+            let remaining = self.requests.iter().copied().filter(|request| self.keeps(request.session)).collect();
+            self.requests = remaining;
         }
     }
 

@@ -61,9 +61,9 @@ pub fn render(report: &Report, shown: &[f64]) -> String {
 
 /// Formats named lines; a line without a name continues the previous one.
 pub(super) fn bullet_list(lines: Vec<(&str, String)>) -> String {
-    let line = |(name, told): (&str, String)| {
-        let told = escaped(&told);
-        if name.is_empty() { format!("  {told}\n") } else { format!("- **{name}** {told}\n") }
+    let line = |(name, text): (&str, String)| {
+        let text = escaped(&text);
+        if name.is_empty() { format!("  {text}\n") } else { format!("- **{name}** {text}\n") }
     };
     lines.into_iter().map(line).collect()
 }

@@ -153,18 +153,18 @@ impl RequestView {
     /// Returns `true` if the client asked for text and the response has none.
     pub fn has_no_output(&self) -> bool {
         let dialect = self.dialect.as_deref().and_then(dialect::named);
-        let asked = dialect.is_some_and(|dialect| !TEXTLESS_OPERATIONS.contains(&dialect.operation));
-        asked && self.first.is_none() && self.tokens.is_none_or(|count| count.tokens == 0)
+        let expects_text = dialect.is_some_and(|dialect| !TEXTLESS_OPERATIONS.contains(&dialect.operation));
+        expects_text && self.first.is_none() && self.tokens.is_none_or(|count| count.tokens == 0)
     }
 
     /// Returns the minimum number of tokens and the number of events, for a stream whose events carry no token counts.
     /// A token that ends the response, or reasoning, may have had no event.
     pub fn missing_event_tokens(&self) -> Option<(u64, u64)> {
-        let told = self.first_tokens.is_some() || self.events.iter().any(|event| event.tokens().is_some());
+        let has_counts = self.first_tokens.is_some() || self.events.iter().any(|event| event.tokens().is_some());
         let counted = self.tokens.filter(|count| count.source != CountSource::Chunks)?;
-        let came = counted.tokens.saturating_sub(1).saturating_sub(self.reasoning.unwrap_or(0));
+        let min_tokens = counted.tokens.saturating_sub(1).saturating_sub(self.reasoning.unwrap_or(0));
         let streams = self.streamed && self.lost_gaps == 0 && !self.events.is_empty();
-        (streams && !told).then_some((came, self.events.len() as u64 + 1))
+        (streams && !has_counts).then_some((min_tokens, self.events.len() as u64 + 1))
     }
 
     /// Returns `true` if the response is complete.

@@ -67,14 +67,14 @@ impl LoadSample {
 pub fn request_growth(requests: &[LoadSample], began: Option<Stamp>) -> Option<LoadGrowth> {
     let first = requests.iter().map(|sent| sent.at).min()?;
     let last = requests.iter().map(|sent| sent.at).max()?;
-    let begun = began.map_or(first, |began| began.min(first));
+    let start = began.map_or(first, |began| began.min(first));
     let half = first.after(Gap::from_nanos(last.since(first).as_nanos() / 2));
     let early = requests.iter().filter(|sent| sent.at <= half);
     let durations = Durations::of(early.filter_map(|sent| Some(f64::from(sent.micros?.get()) / 1e6)))?;
-    let from = (begun.after(Gap::from(std::time::Duration::from_secs_f64(durations.mean)))).max(first).min(half);
+    let from = (start.after(Gap::from(std::time::Duration::from_secs_f64(durations.mean)))).max(first).min(half);
     let later = requests.iter().filter(|sent| sent.at >= from);
     let of_all =
-        |sent: &LoadSample| f64::from(sent.others_in_flight) / durations.ramp_share(sent.at.since(begun).as_secs());
+        |sent: &LoadSample| f64::from(sent.others_in_flight) / durations.ramp_share(sent.at.since(start).as_secs());
     trend(later.map(|sent| (sent.at.since(first).as_secs(), of_all(sent))).collect(), MIN_REQUESTS)
 }
 
@@ -172,11 +172,11 @@ mod tests {
             moments.sort();
             move |at: Stamp| moments.partition_point(|moment| *moment <= at)
         };
-        let (came, began, ended) = (sorted(|one| one.0), sorted(|one| one.1), sorted(|one| one.2));
-        let others = |at: Stamp| (came(at) - ended(at)).saturating_sub(1) as u32;
+        let (arrived, began, ended) = (sorted(|one| one.0), sorted(|one| one.1), sorted(|one| one.2));
+        let others = |at: Stamp| (arrived(at) - ended(at)).saturating_sub(1) as u32;
         let requests =
             all.iter().map(|(at, _, ends)| LoadSample::new(*at, others(*at), Some(ends.since(*at)))).collect();
-        let waiting = |at: Stamp| (came(at) - began(at)) as f64;
+        let waiting = |at: Stamp| (arrived(at) - began(at)) as f64;
         let scrapes = (0..=seconds as u64).map(|second| stamp(second as f64)).map(|at| (at, waiting(at))).collect();
         (requests, scrapes)
     }

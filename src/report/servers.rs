@@ -84,10 +84,10 @@ impl ServerScrapes {
 
     /// Returns the waiting requests of each scrape that reports them, from the first such scrape on.
     pub fn waiting_requests(&self) -> Vec<(Stamp, f64)> {
-        let told =
+        let samples =
             || self.points.iter().filter_map(|moment| Some((moment.at, *moment.levels.get(&ServerMetric::Waiting)?)));
-        let first = told().map(|(at, _)| at).min().unwrap_or_default();
-        told().map(|(at, waiting)| (Stamp::from_nanos(at.abs_diff(first)), waiting)).collect()
+        let first = samples().map(|(at, _)| at).min().unwrap_or_default();
+        samples().map(|(at, waiting)| (Stamp::from_nanos(at.abs_diff(first)), waiting)).collect()
     }
 }
 

@@ -201,49 +201,49 @@ impl ReportSource {
     ///
     /// # Errors
     /// Returns an error if the content is not a run file.
-    pub fn from_run_file(path: String, told: Value) -> serde_json::Result<(Self, Window)> {
-        if !told.is_object() {
+    pub fn from_run_file(path: String, document: Value) -> serde_json::Result<(Self, Window)> {
+        if !document.is_object() {
             return Err(serde_json::Error::custom("expected an object"));
         }
-        let told: RunFile = serde_json::from_value(told)?;
-        if told.streamgauge_run > VERSION {
+        let run: RunFile = serde_json::from_value(document)?;
+        if run.streamgauge_run > VERSION {
             return Err(serde_json::Error::custom(format_args!(
                 "it is of version {}, and this Streamgauge reads them up to {VERSION}: use a newer one",
-                told.streamgauge_run
+                run.streamgauge_run
             )));
         }
-        let measured = told.summary.measured;
-        let shard = shard_of_command(&told.command);
+        let measured = run.summary.measured;
+        let shard = shard_of_command(&run.command);
         let source = Self {
             path,
             run: true,
-            targets: told.targets,
-            closed_loop: told.closed_loop,
+            targets: run.targets,
+            closed_loop: run.closed_loop,
             warmed_up: measured.from > 0,
-            simulated: told.simulated.is_some(),
-            audited: told.audit.is_some(),
-            uncertain: told.audit.unwrap_or_default().uncertain,
-            not_valid: if told.valid == Some(false) { told.invalid_because } else { Vec::new() },
-            held_back: told.summary.held_back,
-            later_turns: told.summary.later_turns,
-            errors: told.summary.errors,
-            slots: told.slots,
-            seed: told.seed,
-            arrivals: told.arrivals,
-            command: told.command,
-            stopped: told.stopped,
-            warm_prefixes: told.warm_prefixes,
-            slos: told.slos,
-            trace_digest: told.trace_digest,
-            trace_window: told.trace_window,
-            version: told.version,
-            machine: told.machine,
-            meta: told.meta,
-            engines: told.engines,
-            trace: told.trace,
-            stretch: told.stretch,
-            load: told.load,
-            shard: told.shard.or(shard),
+            simulated: run.simulated.is_some(),
+            audited: run.audit.is_some(),
+            uncertain: run.audit.unwrap_or_default().uncertain,
+            not_valid: if run.valid == Some(false) { run.invalid_because } else { Vec::new() },
+            held_back: run.summary.held_back,
+            later_turns: run.summary.later_turns,
+            errors: run.summary.errors,
+            slots: run.slots,
+            seed: run.seed,
+            arrivals: run.arrivals,
+            command: run.command,
+            stopped: run.stopped,
+            warm_prefixes: run.warm_prefixes,
+            slos: run.slos,
+            trace_digest: run.trace_digest,
+            trace_window: run.trace_window,
+            version: run.version,
+            machine: run.machine,
+            meta: run.meta,
+            engines: run.engines,
+            trace: run.trace,
+            stretch: run.stretch,
+            load: run.load,
+            shard: run.shard.or(shard),
             ..Self::default()
         };
         Ok((source, measured))
@@ -337,9 +337,9 @@ impl SourceReader {
         if let Some(mut file) = run_file {
             let mut bytes = Vec::new();
             file.read_to_end(&mut bytes).map_err(|error| wrong(error.to_string()))?;
-            let told = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
+            let document = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
             (source, measured) =
-                ReportSource::from_run_file(source.path, told).map_err(|error| wrong(error.to_string()))?;
+                ReportSource::from_run_file(source.path, document).map_err(|error| wrong(error.to_string()))?;
             rows = path.join(RECORDS_FILE);
             scrapes = read_scrapes(path)?;
         } else if !path.join(RECORDS_FILE).is_file()

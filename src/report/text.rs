@@ -43,8 +43,8 @@ pub struct TextLayout {
 pub fn render(report: &Report, shown: &[f64], screen: TextLayout) -> String {
     let mut text = String::new();
     let mut put = |lines: Vec<(&str, String)>| {
-        for (name, told) in lines {
-            text += format!("{name:<LABEL$}{told}").trim_end();
+        for (name, value) in lines {
+            text += format!("{name:<LABEL$}{value}").trim_end();
             text.push('\n');
         }
     };
@@ -179,12 +179,12 @@ pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
     let verbatim = turns().map(|turns| turns.verbatim).sum();
     let synthesized = turns().map(|turns| turns.synthesized).sum();
     if (verbatim, synthesized) != (0, 0) {
-        let told = format!(
+        let value = format!(
             "{} with the real answers before them, {} with words instead",
             with_thousands(verbatim),
             with_thousands(synthesized)
         );
-        lines.push(("later turns", told));
+        lines.push(("later turns", value));
     }
     let rate = &whole.throughput;
     lines.push((
@@ -237,7 +237,7 @@ pub(super) fn lines(report: &Report) -> Vec<(&'static str, String)> {
         let name = if at == 0 { "servers" } else { "" };
         lines.push((name, format!("{}: {} scrapes{failed}", server.url, with_thousands(server.scrapes))));
     }
-    lines.into_iter().map(|(name, told)| (name, replace_unprintable(&told))).collect()
+    lines.into_iter().map(|(name, value)| (name, replace_unprintable(&value))).collect()
 }
 
 fn count_list(counts: impl Iterator<Item = (String, u64)>) -> String {
@@ -483,13 +483,13 @@ fn over_time(report: &Report, screen: TextLayout) -> String {
         let drawn = columns(&counts, most as f64, 1, screen.plain).concat();
         format!("{:<LABEL$}{name:<8} {drawn}", "").trim_end().to_owned() + "\n"
     };
-    let told = format!(
+    let heading = format!(
         "{:<LABEL$}requests in windows of {} s, at most {}:\n",
         "over time",
         rate.window_s,
         with_thousands(most)
     );
-    told + &line("planned", &rate.planned) + &line("sent", &rate.sent)
+    heading + &line("planned", &rate.planned) + &line("sent", &rate.sent)
 }
 
 /// Plots requests in flight over time.

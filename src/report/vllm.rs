@@ -207,14 +207,14 @@ impl Vllm {
     }
 
     fn rate(&self, sources: &[ReportSource]) -> VllmRate {
-        let told = sources.first().map_or(&Value::Null, |source| &source.arrivals);
-        let burstiness = told["burstiness"].as_f64().unwrap_or(1.0);
+        let arrivals = sources.first().map_or(&Value::Null, |source| &source.arrivals);
+        let burstiness = arrivals["burstiness"].as_f64().unwrap_or(1.0);
         let of = |rate, ramp| VllmRate { rate, burstiness, ramp };
         let span = seconds(self.planned);
         if span == 0.0 || sources.iter().any(|source| source.closed_loop) {
             return of(None, None);
         }
-        let only = told["stages"].as_array().filter(|stages| stages.len() == 1).map(|stages| &stages[0]);
+        let only = arrivals["stages"].as_array().filter(|stages| stages.len() == 1).map(|stages| &stages[0]);
         let stage = only.and_then(|stage| Some((stage["from"].as_f64()?, stage["to"].as_f64()?)));
         let length = only.and_then(|stage| stage["seconds"].as_f64());
         match (stage, length) {
@@ -298,15 +298,15 @@ mod tests {
 
     #[test]
     fn a_failure_has_what_came_and_no_latency_and_is_in_no_total() {
-        let told = file([row(5, Outcome::Success), row(6, Outcome::Truncated)], ReportSource::default());
-        assert_eq!((&told["latencies"], &told["ttfts"]), (&json!([2.0, 0.0]), &json!([1.0, 1.0])));
-        assert_eq!((&told["itls"][1], &told["output_lens"]), (&json!([0.5, 0.5]), &json!([3, 0])));
-        assert_eq!(told["errors"], json!(["", "truncated: status 200"]));
+        let document = file([row(5, Outcome::Success), row(6, Outcome::Truncated)], ReportSource::default());
+        assert_eq!((&document["latencies"], &document["ttfts"]), (&json!([2.0, 0.0]), &json!([1.0, 1.0])));
+        assert_eq!((&document["itls"][1], &document["output_lens"]), (&json!([0.5, 0.5]), &json!([3, 0])));
+        assert_eq!(document["errors"], json!(["", "truncated: status 200"]));
         assert_eq!(
-            (&told["completed"], &told["failed"], &told["total_input_tokens"]),
+            (&document["completed"], &document["failed"], &document["total_input_tokens"]),
             (&json!(1), &json!(1), &json!(7))
         );
-        assert_eq!((&told["mean_e2el_ms"], &told["mean_tpot_ms"]), (&json!(2_000.0), &json!(500.0)));
+        assert_eq!((&document["mean_e2el_ms"], &document["mean_tpot_ms"]), (&json!(2_000.0), &json!(500.0)));
     }
 
     #[test]
@@ -314,9 +314,12 @@ mod tests {
         let mut odd = row(6, Outcome::Success);
         odd.at += 400_000_000;
         // Counted from the first success, its tokens fall into seconds 1, 1 and 2, and the other's into 2, 2 and 3.
-        let told = file([odd, row(5, Outcome::Success)], ReportSource::default());
-        assert_eq!(told["start_times"], json!([5.0, 6.4]), "in the order of the plan");
-        assert_eq!((&told["max_output_tokens_per_s"], &told["max_concurrent_requests"]), (&json!(3.0), &json!(2)));
+        let document = file([odd, row(5, Outcome::Success)], ReportSource::default());
+        assert_eq!(document["start_times"], json!([5.0, 6.4]), "in the order of the plan");
+        assert_eq!(
+            (&document["max_output_tokens_per_s"], &document["max_concurrent_requests"]),
+            (&json!(3.0), &json!(2))
+        );
     }
 
     #[test]
@@ -342,9 +345,9 @@ mod tests {
     #[test]
     fn with_slots_there_is_how_long_requests_waited_for_one() {
         let rows = || [row(5, Outcome::Success), row(7, Outcome::Success)];
-        let told = file(rows(), ReportSource { slots: Some(2), ..ReportSource::default() });
-        assert_eq!(told["mean_client_queue_time_ms"], 250.0);
-        assert_eq!(told["p99_e2el_including_client_queue_ms"], 2_250.0);
+        let document = file(rows(), ReportSource { slots: Some(2), ..ReportSource::default() });
+        assert_eq!(document["mean_client_queue_time_ms"], 250.0);
+        assert_eq!(document["p99_e2el_including_client_queue_ms"], 2_250.0);
         let closed = file(rows(), ReportSource { slots: Some(2), closed_loop: true, ..ReportSource::default() });
         assert!(
             closed.get("p99_e2el_including_client_queue_ms").is_none() && closed["std_client_queue_time_ms"] == 0.0
@@ -356,11 +359,14 @@ mod tests {
     fn of_embeddings_it_has_other_fields() {
         let mut row = row(5, Outcome::Success);
         (row.dialect, row.stream) = (Some("openai.embeddings".to_owned()), Some(false));
-        let told = file([row], ReportSource::default());
-        assert_eq!((&told["backend"], &told["total_input_sequences"]), (&json!("openai-embeddings"), &json!(1)));
-        assert_eq!((&told["input_lens"], &told["mean_e2el_ms"]), (&json!([7]), &json!(2_100.0)));
+        let document = file([row], ReportSource::default());
+        assert_eq!(
+            (&document["backend"], &document["total_input_sequences"]),
+            (&json!("openai-embeddings"), &json!(1))
+        );
+        assert_eq!((&document["input_lens"], &document["mean_e2el_ms"]), (&json!([7]), &json!(2_100.0)));
         for key in ["failed", "ttfts", "total_output_tokens", "mean_ttft_ms", "rtfx"] {
-            assert!(told.get(key).is_none(), "{key}");
+            assert!(document.get(key).is_none(), "{key}");
         }
     }
 }

@@ -473,12 +473,12 @@ fn warmup_in_prior_cache(
     sources: &[ReportSource],
     fidelity: Option<&Fidelity>,
 ) -> Option<ReportWarning> {
-    let told =
+    let is_plain =
         |source: &ReportSource| source.run && !source.warm_prefixes && source.later_turns == LaterTurns::default();
     let cached = summary.tokens.cached as f64 / summary.tokens.input.max(1) as f64;
     let prefix = fidelity?.prefix.as_ref();
     let offered = prefix.map_or(0.0, |prefix| prefix.offered_share);
-    (sources.iter().all(told) && cached > offered + MAX_PRIOR_CACHE_SHARE)
+    (sources.iter().all(is_plain) && cached > offered + MAX_PRIOR_CACHE_SHARE)
         .then_some(ReportWarning::WarmupInPriorCache { cached, offered })
 }
 

@@ -143,8 +143,11 @@ mod tests {
             "stall=9999999999999999999s@1",
         ] {
             let error = Faults::parse(bad).unwrap_err();
-            let said = error.to_string();
-            assert!(said.contains(bad.rsplit(',').next().unwrap()) && said.contains("stall=DURATION@TOKEN"), "{said}");
+            let message = error.to_string();
+            assert!(
+                message.contains(bad.rsplit(',').next().unwrap()) && message.contains("stall=DURATION@TOKEN"),
+                "{message}"
+            );
         }
     }
 

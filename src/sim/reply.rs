@@ -149,7 +149,7 @@ pub(super) struct TokenStream {
     log: Arc<SendLog>,
     /// Events to write; few, because no further progress is taken before they are written.
     ready: VecDeque<ReadyChunk>,
-    begun: bool,
+    is_started: bool,
     opened: bool,
     end: Option<StreamEnd>,
     /// One poll has passed since the last event before a cut.
@@ -191,7 +191,7 @@ impl TokenStream {
             wire,
             log,
             ready,
-            begun: false,
+            is_started: false,
             opened: false,
             end: None,
             lingered: false,
@@ -201,9 +201,9 @@ impl TokenStream {
     /// Returns one event per call, and none while the previous one is being written: one event is one HTTP chunk and
     /// one write.
     fn poll_event(&mut self, cx: &Context<'_>) -> Poll<Option<Result<Bytes, StreamAborted>>> {
-        if !self.begun {
+        if !self.is_started {
             // The head is sent separately, before any token exists.
-            self.begun = true;
+            self.is_started = true;
             if self.is_cut_due() {
                 self.cut_stream(Stamp::default());
                 cx.waker().wake_by_ref();

@@ -151,16 +151,16 @@ impl SimRequest {
     fn check(&self, options: &SimOptions) -> Result<(), ApiError> {
         let choices = u64::from(self.n) * self.prompts.len() as u64;
         if self.n == 0 || choices == 0 || choices > u64::from(MAX_CHOICES) {
-            let said = format!("n times the number of prompts must be from 1 to {MAX_CHOICES}, got {choices}.");
-            return Err(ApiError::bad_request(said).about("n"));
+            let message = format!("n times the number of prompts must be from 1 to {MAX_CHOICES}, got {choices}.");
+            return Err(ApiError::bad_request(message).about("n"));
         }
         let most = self.length.most;
         if most == Some(0) {
             return Err(ApiError::bad_request("max_tokens must be at least 1, got 0.").about("max_tokens"));
         }
         if most.is_some_and(|most| self.length.least > most) {
-            let said = format!("min_tokens must be at most max_tokens, got {}.", self.length.least);
-            return Err(ApiError::bad_request(said).about("min_tokens"));
+            let message = format!("min_tokens must be at most max_tokens, got {}.", self.length.least);
+            return Err(ApiError::bad_request(message).about("min_tokens"));
         }
         for prompt in &self.prompts {
             let wants = u64::from(prompt.tokens) + u64::from(most.unwrap_or(1).max(self.length.least));

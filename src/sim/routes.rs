@@ -119,10 +119,10 @@ impl RouteContext {
                 whole(200, JSON, format!(r#"{{"object":"list","data":[{}]}}"#, models.join(",")))
             }
             "/sim/sends" => {
-                let asked = query.split('&').find_map(|pair| pair.strip_prefix("id=")).map(unescape)?;
-                let bare = asked.strip_prefix("chatcmpl-").or_else(|| asked.strip_prefix("cmpl-"));
+                let id = query.split('&').find_map(|pair| pair.strip_prefix("id=")).map(unescape)?;
+                let bare = id.strip_prefix("chatcmpl-").or_else(|| id.strip_prefix("cmpl-"));
                 let find = |key| self.logs.page(key, self.options.engine.exact_cadence);
-                whole(200, JSON, find(&asked).or_else(|| bare.and_then(find))?)
+                whole(200, JSON, find(&id).or_else(|| bare.and_then(find))?)
             }
             _ => return None,
         })
@@ -136,7 +136,7 @@ impl RouteContext {
         wire: &Arc<SocketControl>,
     ) -> Result<Response<SimReply>, StreamAborted> {
         let (head, body) = request.into_parts();
-        let asked = async {
+        let parsed = async {
             let faults = faults(&head.headers)?;
             let (body, _room) = self.intake.read(body).await?;
             match faults.status {
@@ -144,8 +144,8 @@ impl RouteContext {
                 None => Ok((faults, self.parse(body, route).await?)),
             }
         };
-        let (faults, ask) = match asked.await {
-            Ok(asked) => asked,
+        let (faults, ask) = match parsed.await {
+            Ok(parsed) => parsed,
             Err(error) => return Ok(refuse(&error)),
         };
         if let Some(pause) = faults.slow_headers {

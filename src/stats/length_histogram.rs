@@ -206,8 +206,8 @@ mod tests {
         let d = lengths.distribution().unwrap();
         assert_eq!((d.p50, d.min, d.max, d.sum), (50.5, 1, 100, 5050));
         assert!((d.p90 - 90.1).abs() < 1e-9 && (d.p99 - 99.01).abs() < 1e-9, "{d:?}");
-        let told = serde_json::to_value(d).unwrap();
-        assert_eq!((&told["p50"], &told["max"]), (&50.5.into(), &100.into()));
+        let document = serde_json::to_value(d).unwrap();
+        assert_eq!((&document["p50"], &document["max"]), (&50.5.into(), &100.into()));
         lengths.take(u64::MAX);
         assert_eq!(lengths.distribution().unwrap().max, u64::MAX);
     }

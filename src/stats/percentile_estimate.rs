@@ -28,8 +28,8 @@ const WIDER: f64 = 5.0;
 /// Estimates percentiles, in their order; empty without values. All share the blocks of `bootstrap`.
 pub fn percentiles(values: &impl SlicedValues, percents: &[f64], bootstrap: &BlockBootstrap) -> Vec<Estimate> {
     let fixed = levels(values, &LEVELS);
-    let inflation = |of: &Level| {
-        let near = |level: &&Level| 100.0 - level.percent <= WIDER * of.percent_beyond() + 1e-6;
+    let inflation = |of: &PercentileLevel| {
+        let near = |level: &&PercentileLevel| 100.0 - level.percent <= WIDER * of.percent_beyond() + 1e-6;
         largest_inflation(values, fixed.iter().filter(near)).max(of.inflation)
     };
     levels(values, percents).iter().map(|level| level.estimate(values, inflation(level), bootstrap)).collect()
@@ -41,13 +41,13 @@ pub fn inflation(values: &impl SlicedValues) -> f64 {
     largest_inflation(values, levels(values, &LEVELS).iter())
 }
 
-fn largest_inflation<'a>(values: &impl SlicedValues, levels: impl Iterator<Item = &'a Level>) -> f64 {
+fn largest_inflation<'a>(values: &impl SlicedValues, levels: impl Iterator<Item = &'a PercentileLevel>) -> f64 {
     let known = levels.filter(|level| level.beyond(values) + 1e-6 >= MIN_VALUES_BEYOND);
     known.map(|level| level.inflation).fold(1.0, f64::max)
 }
 
 /// One percentile of a run.
-struct Level {
+struct PercentileLevel {
     percent: f64,
     value: f64,
     /// Values above the percentile in each slice.
@@ -55,7 +55,7 @@ struct Level {
     inflation: f64,
 }
 
-fn levels(values: &impl SlicedValues, percents: &[f64]) -> Vec<Level> {
+fn levels(values: &impl SlicedValues, percents: &[f64]) -> Vec<PercentileLevel> {
     let cut = |percent: &f64| Some((percent.clamp(0.0, 100.0), values.percentile(*percent)?));
     let cuts: Vec<(f64, f64)> = percents.iter().filter_map(cut).collect();
     let mut ascending: Vec<f64> = cuts.iter().map(|(_, value)| *value).collect();
@@ -67,12 +67,17 @@ fn levels(values: &impl SlicedValues, percents: &[f64]) -> Vec<Level> {
         let count = values.count() as f64;
         let share = above.iter().sum::<f64>() / count;
         let deviations: Vec<f64> = above.iter().zip(values.counts()).map(|(above, all)| above - share * all).collect();
-        Level { percent, value, above, inflation: variance_inflation(&deviations, count, share * (1.0 - share)) }
+        PercentileLevel {
+            percent,
+            value,
+            above,
+            inflation: variance_inflation(&deviations, count, share * (1.0 - share)),
+        }
     };
     cuts.into_iter().map(level).collect()
 }
 
-impl Level {
+impl PercentileLevel {
     /// Percent of the values beyond the percentile, on its shorter side.
     fn percent_beyond(&self) -> f64 {
         self.percent.min(100.0 - self.percent)

@@ -65,7 +65,7 @@ pub struct PrefixReuse {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct HitSums {
-    asked: u64,
+    looked_up: u64,
     hit: u64,
     tokens: f64,
     hit_tokens: f64,
@@ -76,9 +76,9 @@ struct HitSums {
 impl HitSums {
     /// Tokens of a prompt, and those of them that hit.
     fn tokens(seen: &PrefixLookup<'_>, hit: u64, estimated: u64) -> (f64, f64) {
-        let (asked, size) = (seen.ids.len() as u64, seen.block);
+        let (blocks, size) = (seen.ids.len() as u64, seen.block);
         // Without a token count, the length is that of its full blocks.
-        let tokens = seen.tokens.unwrap_or(asked * size) as f64;
+        let tokens = seen.tokens.unwrap_or(blocks * size) as f64;
         // Only a counted last block can be shorter than the others.
         (tokens, ((hit * size) as f64).min(tokens) + estimated as f64 * size as f64)
     }
@@ -91,7 +91,7 @@ impl HitSums {
     /// Adds a request with `hit` counted leading blocks and `estimated` more from the sample.
     fn take(&mut self, seen: &PrefixLookup<'_>, hit: u64, estimated: u64) {
         let (tokens, hit_tokens) = Self::tokens(seen, hit, estimated);
-        self.asked += seen.ids.len() as u64;
+        self.looked_up += seen.ids.len() as u64;
         self.hit = self.hit.saturating_add(hit).saturating_add(estimated);
         self.tokens += tokens;
         self.hit_tokens += hit_tokens;
@@ -103,7 +103,7 @@ impl HitSums {
         let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
         PrefixCacheStats {
             blocks,
-            asked_blocks: self.asked,
+            asked_blocks: self.looked_up,
             hit_blocks: self.hit,
             token_share: share(self.hit_tokens, self.tokens),
             request_share: share(self.shares, self.requests as f64),
@@ -158,7 +158,7 @@ impl PrefixReuse {
     }
 
     fn caches_of(&self, sums: &[HitSums; 2]) -> Vec<PrefixCacheStats> {
-        if sums[0].asked == 0 {
+        if sums[0].looked_up == 0 {
             return Vec::new();
         }
         let distinct = self.endless.distinct();

@@ -24,7 +24,7 @@ const MAX_POINTS: usize = 20;
 
 /// Trend of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Trend {
+pub struct TrendTest {
     /// Median slope of all pairs, in units of the figure per unit of x.
     pub slope: f64,
     /// Its 95 % interval.
@@ -35,7 +35,7 @@ pub struct Trend {
 
 /// Trend of (x, figure) points in ascending x, for example the time and the p99 of each slice. `None` with fewer than
 /// 10 points, or if all are at one x.
-pub fn trend(points: &[(f64, f64)]) -> Option<Trend> {
+pub fn trend(points: &[(f64, f64)]) -> Option<TrendTest> {
     let points = averaged(points);
     let count = points.len();
     if count < MIN_POINTS {
@@ -55,7 +55,7 @@ pub fn trend(points: &[(f64, f64)]) -> Option<Trend> {
     let p_value = if variance > 0.0 { (2.0 * normal_tail(corrected / variance.sqrt())).min(1.0) } else { 1.0 };
     let half = normal_quantile(OUTSIDE / 2.0) * variance.sqrt();
     let (low, high) = (at((slopes.len() as f64 - half) / 2.0)?, at((slopes.len() as f64 + half) / 2.0)?);
-    Some(Trend { slope, interval: Interval { low: low.min(slope), high: high.max(slope) }, p_value })
+    Some(TrendTest { slope, interval: Interval { low: low.min(slope), high: high.max(slope) }, p_value })
 }
 
 fn sign(difference: f64) -> i64 {
@@ -96,7 +96,7 @@ fn ranks(values: Vec<f64>) -> Vec<f64> {
 
 /// Change of the figure over the whole span of x, relative to its median: 0.1 is 10 % more at the end. `None` if the
 /// median is 0.
-pub fn relative_rise(points: &[(f64, f64)], trend: &Trend) -> Option<f64> {
+pub fn relative_rise(points: &[(f64, f64)], trend: &TrendTest) -> Option<f64> {
     let span = points.last()?.0 - points.first()?.0;
     let middle = median(points.iter().map(|(_, value)| *value))?;
     Some(trend.slope * span / middle).filter(|rise| rise.is_finite())

@@ -45,7 +45,7 @@ impl fmt::Debug for Bucket {
 
 /// Objects and common prefixes of one level.
 #[derive(Debug, Default)]
-pub(super) struct Level {
+pub(super) struct FolderListing {
     pub(super) objects: Vec<(String, u64)>,
     pub(super) prefixes: Vec<String>,
 }
@@ -155,19 +155,19 @@ impl Bucket {
     }
 
     /// Objects and prefixes right below a prefix.
-    pub(super) fn level(&self, prefix: &str) -> Result<Level, StorageError> {
+    pub(super) fn level(&self, prefix: &str) -> Result<FolderListing, StorageError> {
         let prefix = to_key(prefix)?;
         let found = read_again(|| {
             let (store, prefix) = (Arc::clone(&self.store), prefix.clone());
             async move { store.list_with_delimiter(Some(&prefix)).await }
         });
         match found {
-            Ok(found) => Ok(Level {
+            Ok(found) => Ok(FolderListing {
                 objects: found.objects.iter().map(named).collect(),
                 prefixes: found.common_prefixes.iter().map(ToString::to_string).collect(),
             }),
             // A folder that does not exist is as empty as such a prefix.
-            Err(StorageError::NotFound(_)) if self.url.scheme() == StorageScheme::File => Ok(Level::default()),
+            Err(StorageError::NotFound(_)) if self.url.scheme() == StorageScheme::File => Ok(FolderListing::default()),
             Err(error) => Err(error),
         }
     }

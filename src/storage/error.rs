@@ -103,8 +103,8 @@ mod tests {
             503 Service Unavailable: <Error><Code>SlowDown</Code><AWSAccessKeyId>canary</AWSAccessKeyId></Error>";
         assert_eq!(StorageError::new(&generic(text)).to_string(), "the storage answered 503 (SlowDown)");
         let code = "<Code>canary of a text that is no code</Code>";
-        let told = StorageError::new(&generic(code)).to_string();
-        assert!(!told.contains("canary"), "{told}");
+        let message = StorageError::new(&generic(code)).to_string();
+        assert!(!message.contains("canary"), "{message}");
     }
 
     #[test]
@@ -113,8 +113,11 @@ mod tests {
             path: "p".to_owned(),
             source: format!("403 Forbidden: <Code>{code}</Code>").into(),
         };
-        let told = |code| StorageError::new(&denied(code));
-        assert_eq!(told("SignatureDoesNotMatch"), StorageError::Unauthenticated(" (SignatureDoesNotMatch)".to_owned()));
-        assert_eq!(told("AccessDenied"), StorageError::Denied(" (AccessDenied)".to_owned()));
+        let error_of = |code| StorageError::new(&denied(code));
+        assert_eq!(
+            error_of("SignatureDoesNotMatch"),
+            StorageError::Unauthenticated(" (SignatureDoesNotMatch)".to_owned())
+        );
+        assert_eq!(error_of("AccessDenied"), StorageError::Denied(" (AccessDenied)".to_owned()));
     }
 }

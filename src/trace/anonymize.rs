@@ -88,7 +88,7 @@ fn round_entry(entry: &mut TraceEntry, rounding: AnonymizeRounding, blocks: Opti
         return;
     }
     let up = |length: u64| length.div_ceil(rounding.length).saturating_mul(rounding.length);
-    let (wanted, params) = (&mut entry.wanted, &mut entry.params);
+    let (targets, params) = (&mut entry.wanted, &mut entry.params);
     for length in [
         // The limit reveals the length of a reply that ended at it.
         &mut params.max_tokens,
@@ -97,9 +97,9 @@ fn round_entry(entry: &mut TraceEntry, rounding: AnonymizeRounding, blocks: Opti
         &mut entry.reasoning_tokens,
         &mut entry.abort_tokens,
         &mut entry.prompt.cached,
-        &mut wanted.input_tokens,
-        &mut wanted.output_tokens,
-        &mut wanted.abort_tokens,
+        &mut targets.input_tokens,
+        &mut targets.output_tokens,
+        &mut targets.abort_tokens,
     ] {
         *length = length.map(up);
     }

@@ -60,10 +60,10 @@ impl BlockRehasher {
             BlockUnit::Bytes => (from.size / BYTES_PER_TOKEN as u32).max(1),
         };
         let shape = match rule.size {
-            Some(wanted) if wanted == size => BlockMapping::Identity,
-            Some(wanted) if size != 0 && wanted % size == 0 => BlockMapping::Joined((wanted / size) as usize),
-            Some(wanted) if wanted != 0 && size % wanted == 0 => BlockMapping::Split(u64::from(size / wanted)),
-            Some(wanted) => return Err(format!("blocks of {size} tokens cannot be made into blocks of {wanted}")),
+            Some(target) if target == size => BlockMapping::Identity,
+            Some(target) if size != 0 && target % size == 0 => BlockMapping::Joined((target / size) as usize),
+            Some(target) if target != 0 && size % target == 0 => BlockMapping::Split(u64::from(size / target)),
+            Some(target) => return Err(format!("blocks of {size} tokens cannot be made into blocks of {target}")),
             None => BlockMapping::Identity,
         };
         let size = rule.size.unwrap_or(size);
@@ -116,7 +116,7 @@ impl BlockRehasher {
                 chained.flat_map(|id| (1..n).map(move |part| combine(id, part)).chain([id])).collect()
             }
         };
-        let wanted = usize::try_from(expected_ids(&self.to, tokens)).unwrap_or(usize::MAX);
+        let expected = usize::try_from(expected_ids(&self.to, tokens)).unwrap_or(usize::MAX);
         // Servers also count image tokens, which have no blocks, and prompts shorter than a block have no ids. Any
         // other large gap is no rounding error, and must not allocate memory.
         let most = match entry.prompt.source {
@@ -124,11 +124,11 @@ impl BlockRehasher {
             _ if ids.is_empty() => MAX_FRESH_IDS,
             _ => ids.len().saturating_mul(2).saturating_add(64),
         };
-        if wanted <= most {
+        if expected <= most {
             let fresh = combine(FRESH_ID_SEED, self.rows);
             let have = ids.len();
-            ids.resize(wanted.min(have), 0);
-            ids.extend((have..wanted).map(|at| combine(fresh, at as u64)));
+            ids.resize(expected.min(have), 0);
+            ids.extend((have..expected).map(|at| combine(fresh, at as u64)));
         }
         ids
     }
@@ -186,18 +186,18 @@ mod tests {
     #[test]
     fn what_a_server_counts_besides_the_text_has_ids_of_its_own_and_a_nonsense_length_none() {
         let from = blocks(16, LastBlock::Dropped, BlockIds::Chained, BlockScope::Trace);
-        let mut kept = BlockRehasher::new(&from, BlockRule { size: None, last: LastBlock::Kept }).unwrap();
+        let mut rehasher = BlockRehasher::new(&from, BlockRule { size: None, last: LastBlock::Kept }).unwrap();
         let mut ids = |source, tokens| {
             let mut entry = entry("a", &[1, 2]);
             entry.prompt.source = source;
-            kept.ids(&entry, tokens)
+            rehasher.ids(&entry, tokens)
         };
         let (a, b) = (ids(Some(CountSource::Usage), 10_000), ids(Some(CountSource::Usage), 10_000));
         assert_eq!((a.len(), b.len(), common(&a, &b)), (625, 625, 2));
         assert_eq!(ids(Some(CountSource::Usage), u64::MAX).len(), 2);
         assert_eq!(ids(None, 10_000).len(), 2);
         // A prompt shorter than a block, or without blocks, shares nothing.
-        let mut none = |tokens| kept.ids(&entry("a", &[]), tokens);
+        let mut none = |tokens| rehasher.ids(&entry("a", &[]), tokens);
         let (a, b) = (none(40), none(40));
         assert_eq!((a.len(), b.len(), common(&a, &b), none(0).len()), (3, 3, 0, 0));
     }

@@ -190,8 +190,8 @@ pub(super) fn parse<R: JsonRow>(line: &[u8], losses: &ConversionLosses) -> Resul
         Ok(Some(row)) => Ok(row),
         Ok(None) => Err(TraceProblem::new("expected a JSON object")),
         Err(error) => Err(match (error.classify(), failed.get()) {
-            (serde_json::error::Category::Data, Some((field, wanted))) => {
-                TraceProblem::in_field(field, format!("expected {wanted}"))
+            (serde_json::error::Category::Data, Some((field, expected))) => {
+                TraceProblem::in_field(field, format!("expected {expected}"))
             }
             (serde_json::error::Category::Data, None) => TraceProblem::new("expected a JSON object"),
             _ => TraceProblem::new(format!("no JSON from column {} on", error.column()))

@@ -294,15 +294,15 @@ mod tests {
         assert_eq!(times([Some(100), Some(40)], ClockAlignment::Clock), [0, 60]);
         assert_eq!(times([Some(100), Some(40)], ClockAlignment::Start), [0, 0]);
         assert_eq!(times([Some(100), None], ClockAlignment::Clock), [0, 0]);
-        let told = |starts: [Option<u64>; 2], align| {
+        let losses = |starts: [Option<u64>; 2], align| {
             let traces = starts.map(|start| ("t".to_owned(), trace(at(start), &[0])));
             merge(traces.into(), align).unwrap().losses.list()
         };
         let lost = "wall-clock starts, for not all traces have one: all begin at zero".to_owned();
-        assert_eq!(told([Some(100), None], ClockAlignment::Clock), [(lost, 1)]);
-        assert_eq!(told([Some(100), None], ClockAlignment::Start), []);
+        assert_eq!(losses([Some(100), None], ClockAlignment::Clock), [(lost, 1)]);
+        assert_eq!(losses([Some(100), None], ClockAlignment::Start), []);
         assert_eq!(
-            (told([None, None], ClockAlignment::Clock), told([Some(1), Some(2)], ClockAlignment::Clock)),
+            (losses([None, None], ClockAlignment::Clock), losses([Some(1), Some(2)], ClockAlignment::Clock)),
             (vec![], vec![])
         );
     }

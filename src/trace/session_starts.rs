@@ -157,9 +157,10 @@ mod tests {
     #[test]
     fn as_many_sessions_as_asked_for_are_there_at_a_time_and_subagents_stay_with_theirs() {
         let rows = [("a", 0), ("a/x", 3), ("a", 10), ("b", 0), ("b", 4), ("c", 0), ("c", 5), ("d", 0)];
-        let told: Vec<u64> = placed(SessionStarts::Concurrency(2), &rows).iter().map(|(_, at)| at / SECOND).collect();
+        let arrivals: Vec<u64> =
+            placed(SessionStarts::Concurrency(2), &rows).iter().map(|(_, at)| at / SECOND).collect();
         // b ends after 4 s, c 5 s later, and d then replaces c.
-        assert_eq!(told, [0, 3, 10, 0, 4, 4, 9, 9]);
+        assert_eq!(arrivals, [0, 3, 10, 0, 4, 4, 9, 9]);
     }
 
     #[test]

@@ -31,15 +31,15 @@ impl TraceSlice {
 pub fn slice(trace: Trace, cut: TraceSlice) -> Trace {
     let Trace { mut header, entries, losses } = trace;
     header.started_unix_ns = header.started_unix_ns.map(|start| start.saturating_add(cut.from));
-    let (mut begun, counted) = (SessionTable::new(&losses), losses.clone());
+    let (mut sessions, counted) = (SessionTable::new(&losses), losses.clone());
     let added = header.turns == TurnContent::Delta;
     let entries = entries.filter_map(move |entry| {
         let keep = |mut entry: TraceEntry| {
             cut.contains(&entry).then(|| {
                 if let Some(session) = entry.session.as_deref().filter(|_| added) {
                     match entry.turn {
-                        Some(1..) if begun.get(session).is_none() => counted.count(LOST_HISTORY),
-                        _ => begun.insert(session, ()),
+                        Some(1..) if sessions.get(session).is_none() => counted.count(LOST_HISTORY),
+                        _ => sessions.insert(session, ()),
                     }
                 }
                 entry.at -= cut.from;

@@ -174,10 +174,10 @@ impl SingleTokenWords {
     pub fn verify(self, sample: &[u64]) -> Result<Vocabulary, String> {
         let text = self.sample_text();
         let id: HashMap<_, _> = self.words.0.iter().map(|word| &word[..]).zip(&self.ids).collect();
-        let told: Vec<u64> = text.as_bytes().chunks(WORD_BYTES).skip(1).map(|word| *id[word]).collect();
+        let expected: Vec<u64> = text.as_bytes().chunks(WORD_BYTES).skip(1).map(|word| *id[word]).collect();
         let words = self.words.require_enough()?;
         let borne_out = (1..=MAX_FRAMING_TOKENS).any(|front| {
-            let rest = sample.get(front..).and_then(|rest| rest.strip_prefix(&told[..]));
+            let rest = sample.get(front..).and_then(|rest| rest.strip_prefix(&expected[..]));
             rest.is_some_and(|behind| behind.len() <= MAX_FRAMING_TOKENS)
         });
         borne_out

@@ -168,9 +168,9 @@ mod tests {
         ];
         let (header, rows) = whole(Some(blocks), rows);
         assert_eq!(header.turns, TurnContent::Full);
-        let told: Vec<_> = rows.iter().map(|row| (row.prompt.tokens.unwrap(), row.prompt.blocks.len())).collect();
+        let sizes: Vec<_> = rows.iter().map(|row| (row.prompt.tokens.unwrap(), row.prompt.blocks.len())).collect();
         // 25 + 7 + 20 = 52, and 52 + 9 + 1 = 62.
-        assert_eq!(told, [(25, 3), (25, 3), (52, 6), (52, 6), (62, 7), (25, 3)]);
+        assert_eq!(sizes, [(25, 3), (25, 3), (52, 6), (52, 6), (62, 7), (25, 3)]);
         assert_eq!((shared(&rows[0], &rows[2]), shared(&rows[2], &rows[4])), (2, 5), "a partial block is filled");
         assert_eq!((shared(&rows[0], &rows[1]), shared(&rows[2], &rows[3])), (3, 2), "answers are the session's own");
         assert_eq!(shared(&rows[0], &rows[5]), 2);

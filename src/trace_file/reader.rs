@@ -45,9 +45,9 @@ pub struct TraceReader {
     header: TraceHeader,
     segments: Peekable<vec::IntoIter<PathBuf>>,
     /// The segment of the last row returned.
-    last: Option<OpenSegment>,
+    last: Option<SegmentCursor>,
     /// Other open segments, by the time of their next row and their number.
-    waiting: BTreeMap<(u64, u64), OpenSegment>,
+    waiting: BTreeMap<(u64, u64), SegmentCursor>,
     opened: u64,
     /// [`TOO_MANY_OPEN`] has been reported.
     is_over_limit: bool,
@@ -57,7 +57,7 @@ pub struct TraceReader {
     times: Range<u64>,
 }
 
-struct OpenSegment {
+struct SegmentCursor {
     number: u64,
     reader: Box<SegmentReader>,
     /// The row that was read and not returned.
@@ -130,7 +130,7 @@ impl TraceReader {
         segments: Peekable<vec::IntoIter<PathBuf>>,
         damage: Vec<TraceDamage>,
     ) -> Self {
-        let last = Some(OpenSegment { number: 0, reader: Box::new(segment), row: None });
+        let last = Some(SegmentCursor { number: 0, reader: Box::new(segment), row: None });
         Self {
             header,
             segments,
@@ -209,13 +209,13 @@ impl TraceReader {
     }
 
     /// Reads the next row of a segment and lets it wait for its turn; a segment without one is closed.
-    fn advance(&mut self, mut segment: OpenSegment) -> Result<(), ReadError> {
+    fn advance(&mut self, mut segment: SegmentCursor) -> Result<(), ReadError> {
         let row = segment.reader.row(&mut self.damage);
         match row {
             None => Ok(()),
             Some(Ok(row)) => {
                 let key = (row.at, segment.number);
-                self.waiting.insert(key, OpenSegment { row: Some(row), ..segment });
+                self.waiting.insert(key, SegmentCursor { row: Some(row), ..segment });
                 Ok(())
             }
             Some(Err(error)) => {
@@ -247,7 +247,7 @@ impl TraceReader {
             let Some(reader) = opened? else { break };
             let number = self.opened;
             self.opened += 1;
-            self.advance(OpenSegment { number, reader: Box::new(reader), row: None })?;
+            self.advance(SegmentCursor { number, reader: Box::new(reader), row: None })?;
         }
         let Some((_, mut segment)) = self.waiting.pop_first() else { return Ok(None) };
         let row = segment.row.take();
@@ -262,10 +262,10 @@ impl Iterator for TraceReader {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let row = self.next_row().transpose()?;
-            let wanted = |row: &TraceEntry| {
+            let is_in_range = |row: &TraceEntry| {
                 row.at >= self.times.start && (row.at < self.times.end || self.times.end == u64::MAX)
             };
-            if row.as_ref().is_ok_and(|row| !wanted(row)) {
+            if row.as_ref().is_ok_and(|row| !is_in_range(row)) {
                 continue;
             }
             return Some(row);

@@ -171,9 +171,9 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for length in 0..bytes.len() {
             std::fs::write(&path, &bytes[..length]).unwrap();
-            if let Ok(Some((_, kept))) = read(&path) {
-                assert!(rows.starts_with(&kept));
-                seen.insert(kept.len());
+            if let Ok(Some((_, prefix))) = read(&path) {
+                assert!(rows.starts_with(&prefix));
+                seen.insert(prefix.len());
             }
         }
         assert_eq!(seen.into_iter().collect::<Vec<_>>(), [0, 1, 2]);
@@ -183,7 +183,7 @@ mod tests {
     fn what_is_no_such_file_is_refused_with_its_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(SERVER_METRICS_FILE);
-        for (text, said) in [
+        for (text, problem) in [
             ("", "line 1: there is no header"),
             ("{}\n", "line 1: missing field"),
             ("{\"streamgauge_server_metrics\":3,\"started_unix_ns\":0,\"servers\":[]}\n", "line 1: a newer version"),
@@ -194,7 +194,7 @@ mod tests {
         ] {
             std::fs::write(&path, zstd::encode_all(text.as_bytes(), 0).unwrap()).unwrap();
             let error = read(&path).unwrap_err().to_string();
-            assert!(error.starts_with(said), "{error}");
+            assert!(error.starts_with(problem), "{error}");
         }
     }
 }

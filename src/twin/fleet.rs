@@ -77,7 +77,7 @@ impl FleetOptions {
 }
 
 #[derive(Debug)]
-pub(super) struct Fleet {
+pub(super) struct SimulatedFleet {
     pub(super) options: FleetOptions,
     admission: Option<usize>,
     replicas: Vec<Replica>,
@@ -88,7 +88,7 @@ pub(super) struct Fleet {
     candidates: Vec<Candidate>,
 }
 
-impl Fleet {
+impl SimulatedFleet {
     /// A fleet of running replicas.
     pub(super) fn new(options: FleetOptions, operations: &Operations) -> Self {
         let count = options.count().max(1);
@@ -268,15 +268,15 @@ impl Fleet {
                 AutoscaleMetric::KvUsage => stats.kv_usage,
             };
         }
-        let wanted = autoscaler.decide(now, sum, ready, current);
-        self.resize(wanted)
+        let desired = autoscaler.decide(now, sum, ready, current);
+        self.resize(desired)
     }
 
-    /// Orders replicas up to `wanted`, or drains those beyond. Returns the numbers of those that begin to start.
-    pub(super) fn resize(&mut self, wanted: u32) -> Vec<usize> {
+    /// Orders replicas up to `desired`, or drains those beyond. Returns the numbers of those that begin to start.
+    pub(super) fn resize(&mut self, desired: u32) -> Vec<usize> {
         let current = self.replicas();
         let mut starting = Vec::new();
-        for _ in current..wanted {
+        for _ in current..desired {
             // A replica that was drained is ordered anew: its cache is cold.
             let free = self.replicas.iter().position(|one| one.state == ReplicaState::Draining && one.in_flight() == 0);
             let number = free.unwrap_or(self.replicas.len());
@@ -288,7 +288,7 @@ impl Fleet {
             }
             starting.push(number);
         }
-        let excess = usize::try_from(current.saturating_sub(wanted)).unwrap_or(0);
+        let excess = usize::try_from(current.saturating_sub(desired)).unwrap_or(0);
         let running = self.replicas.iter_mut().rev().filter(|replica| replica.state != ReplicaState::Draining);
         running.take(excess).for_each(|replica| replica.state = ReplicaState::Draining);
         starting

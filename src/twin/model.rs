@@ -142,9 +142,9 @@ impl TwinModel {
             return Err(error(format!("{size} bytes are no twin"), "name a file of `streamgauge twin fit -o`"));
         }
         let bytes = fs::read(path).map_err(|e| error(e.to_string(), "name a file of `streamgauge twin fit -o`"))?;
-        let told: serde_json::Value =
+        let document: serde_json::Value =
             serde_json::from_slice(&bytes).map_err(|e| error(e.to_string(), "write the file as JSON"))?;
-        match told["streamgauge_twin"].as_u64() {
+        match document["streamgauge_twin"].as_u64() {
             Some(version) if version > u64::from(VERSION) => {
                 return Err(error(format!("its version {version} is newer than {VERSION}"), "use a newer Streamgauge"));
             }
@@ -229,17 +229,17 @@ mod tests {
 
     #[test]
     fn an_error_names_the_file_the_place_and_the_remedy() {
-        let said = |text| read(text).unwrap_err();
-        let version = said(r#"{"streamgauge_twin": 2, "engines": []}"#);
+        let error_of = |text| read(text).unwrap_err();
+        let version = error_of(r#"{"streamgauge_twin": 2, "engines": []}"#);
         assert_eq!(version, "twin.json: its version 2 is newer than 1; remedy: use a newer Streamgauge");
-        let unknown = said("{\"streamgauge_twin\": 1, \"engines\": [{\"parameters\":\n {\"speed\": {}}}]}");
+        let unknown = error_of("{\"streamgauge_twin\": 1, \"engines\": [{\"parameters\":\n {\"speed\": {}}}]}");
         assert!(unknown.contains("unknown variant `speed`") && unknown.contains("line 2 column 9"), "{unknown}");
-        let zero = said(r#"{"streamgauge_twin": 1, "engines": [{"parameters": {"kv_blocks": {"value": 0}}}]}"#);
+        let zero = error_of(r#"{"streamgauge_twin": 1, "engines": [{"parameters": {"kv_blocks": {"value": 0}}}]}"#);
         assert_eq!(
             zero,
             "twin.json: engines[0].parameters: kv-blocks: 0 is not between 1 and 4294967295 (blocks); remedy: correct this parameter"
         );
-        assert!(said(r#"{"streamgauge_twin": 1, "engines": []}"#).contains("engines is empty"));
-        assert!(said("[]").contains("streamgauge_twin is missing"));
+        assert!(error_of(r#"{"streamgauge_twin": 1, "engines": []}"#).contains("engines is empty"));
+        assert!(error_of("[]").contains("streamgauge_twin is missing"));
     }
 }

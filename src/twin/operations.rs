@@ -113,13 +113,13 @@ impl FromStr for AutoscaleRule {
 pub(super) struct Autoscaler {
     rule: AutoscaleRule,
     least: u32,
-    /// Wanted replicas of the latest decisions.
-    wanted: VecDeque<(Stamp, u32)>,
+    /// Desired replicas of the latest decisions.
+    recommendations: VecDeque<(Stamp, u32)>,
 }
 
 impl Autoscaler {
     pub(super) fn new(rule: AutoscaleRule, least: u32) -> Self {
-        Self { rule, least, wanted: VecDeque::new() }
+        Self { rule, least, recommendations: VecDeque::new() }
     }
 
     pub(super) fn metric(&self) -> AutoscaleMetric {
@@ -129,17 +129,17 @@ impl Autoscaler {
     /// Number of replicas from `now` on. `sum` is the metric's sum over the `ready` replicas; `replicas` includes those
     /// that start.
     pub(super) fn decide(&mut self, now: Stamp, sum: f64, ready: u32, replicas: u32) -> u32 {
-        let wanted = match ready {
+        let desired = match ready {
             0 => replicas,
             _ => (sum / self.rule.target).ceil() as u32,
         };
-        let wanted = wanted.clamp(self.least, self.rule.most.max(self.least));
-        self.wanted.push_back((now, wanted));
-        while self.wanted.front().is_some_and(|(at, _)| now.since(*at) > STABILIZATION) {
-            self.wanted.pop_front();
+        let desired = desired.clamp(self.least, self.rule.most.max(self.least));
+        self.recommendations.push_back((now, desired));
+        while self.recommendations.front().is_some_and(|(at, _)| now.since(*at) > STABILIZATION) {
+            self.recommendations.pop_front();
         }
-        let recent = self.wanted.iter().map(|(_, wanted)| *wanted).max().unwrap_or(wanted);
-        if wanted > replicas { wanted } else { recent.min(replicas) }
+        let recent = self.recommendations.iter().map(|(_, desired)| *desired).max().unwrap_or(desired);
+        if desired > replicas { desired } else { recent.min(replicas) }
     }
 }
 

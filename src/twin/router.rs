@@ -181,7 +181,7 @@ mod tests {
         for session in 0..100 {
             let key = RouteKey { session: Some(session), ..KEY };
             let home = Router::Session.choose(key, &all, session, 5).unwrap();
-            let without = |gone: usize| all.iter().filter(|one| one.index != gone).copied().collect::<Vec<_>>();
+            let without = |removed: usize| all.iter().filter(|one| one.index != removed).copied().collect::<Vec<_>>();
             let other = (home + 1) % 5;
             assert_eq!(Router::Session.choose(key, &without(other), 0, 5), Some(home));
             assert_ne!(Router::Session.choose(key, &without(home), 0, 5), Some(home));

@@ -9,7 +9,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use ahash::AHashMap;
 
-use super::fleet::{Fleet, FleetOptions, MAX_QUEUED_REQUESTS};
+use super::fleet::{FleetOptions, MAX_QUEUED_REQUESTS, SimulatedFleet};
 use super::operations::{AUTOSCALE_PERIOD, Operations};
 use super::response::{TwinOutcome, TwinResponse};
 use super::traffic::TwinRequest;
@@ -47,7 +47,7 @@ pub struct SimulationTotals {
 /// A simulation of one variant.
 #[derive(Debug)]
 pub struct Simulation {
-    fleets: Vec<Fleet>,
+    fleets: Vec<SimulatedFleet>,
     scheme: Option<BlockScheme>,
     start_up: Gap,
     autoscales: bool,
@@ -116,7 +116,8 @@ struct TwinSession {
 impl Simulation {
     /// A simulation of these fleets. `scheme` is the block scheme of the traffic.
     pub fn new(fleets: Vec<FleetOptions>, scheme: Option<BlockScheme>, operations: &Operations) -> Self {
-        let fleets: Vec<Fleet> = fleets.into_iter().map(|options| Fleet::new(options, operations)).collect();
+        let fleets: Vec<SimulatedFleet> =
+            fleets.into_iter().map(|options| SimulatedFleet::new(options, operations)).collect();
         let mut events = BinaryHeap::new();
         events.extend(operations.failures.iter().map(|fail| Reverse((fail.at, OperationEvent::Fail(fail.replica)))));
         let resizes = operations.schedule.iter().map(|of| Reverse((of.at, OperationEvent::Resize(of.replicas))));
@@ -124,7 +125,7 @@ impl Simulation {
         if operations.autoscale.is_some() {
             events.push(Reverse((Stamp::default().after(AUTOSCALE_PERIOD), OperationEvent::Autoscale)));
         }
-        let max_replicas = fleets.iter().map(Fleet::replicas).max().unwrap_or(0);
+        let max_replicas = fleets.iter().map(SimulatedFleet::replicas).max().unwrap_or(0);
         Self {
             fleets,
             scheme,
@@ -163,14 +164,14 @@ impl Simulation {
                 }
             }
             let arrival = self.pending.peek().map(|Reverse(pending)| pending.at);
-            let idle = arrival.is_none() && self.waiting == 0 && self.fleets.iter().all(Fleet::is_idle);
+            let idle = arrival.is_none() && self.waiting == 0 && self.fleets.iter().all(SimulatedFleet::is_idle);
             if idle {
                 break;
             }
             let operation = self.operations.peek().map(|Reverse((at, _))| *at);
             let next = arrival.into_iter().chain(operation).min();
             if self.is_reactive() || next.is_none() {
-                let finish = self.fleets.iter_mut().filter_map(Fleet::next_finish).min();
+                let finish = self.fleets.iter_mut().filter_map(SimulatedFleet::next_finish).min();
                 if let Some(finish) = finish.filter(|finish| next.is_none_or(|next| *finish < next)) {
                     now = now.max(finish);
                     // Alone until the end, the engines need no further look.
@@ -204,7 +205,7 @@ impl Simulation {
 
     /// True if a response can cause an arrival.
     fn is_reactive(&self) -> bool {
-        self.waiting > 0 || self.fleets.iter().any(Fleet::is_reactive)
+        self.waiting > 0 || self.fleets.iter().any(SimulatedFleet::is_reactive)
     }
 
     fn add_row(&mut self, entry: TraceEntry, now: Stamp) {

@@ -80,9 +80,9 @@ fn short(number: u64) -> String {
 /// A prompt of 4 kB: a common system prompt, and a question of its own.
 fn long(number: u64) -> String {
     let system = "You are a helpful assistant that answers in short and plain words. ".repeat(30);
-    let asked = format!("Question number {number} of a long and winding conversation. ").repeat(36);
+    let question = format!("Question number {number} of a long and winding conversation. ").repeat(36);
     format!(
-        r#"{{"model":"m","stream":true,"messages":[{{"role":"system","content":"{system}"}},{{"role":"user","content":"{asked}"}}]}}"#
+        r#"{{"model":"m","stream":true,"messages":[{{"role":"system","content":"{system}"}},{{"role":"user","content":"{question}"}}]}}"#
     )
 }
 

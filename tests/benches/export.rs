@@ -36,7 +36,7 @@ use streamgauge::measure::dialect;
 use streamgauge::measure::observer::{ResponseHead, StreamObserver};
 use streamgauge::measure::record::{Ending, RequestRecord, StampSource};
 use streamgauge::measure::shape::RequestShape;
-use streamgauge::measure::slo::{Slos, Verdict};
+use streamgauge::measure::slo::{RequestVerdict, Slos};
 use streamgauge::measure::time::{Gap, Stamp};
 
 const MOMENT: TimePoint = TimePoint { stamp: Stamp::from_nanos(60_000_000_000), unix: 1_763_000_000_000_000_000 };
@@ -83,13 +83,13 @@ fn sdk_spans(record: &RequestRecord, trace: &RequestTrace, scope: &Instrumentati
     let (mut met, mut missed, mut violations) = (Vec::new(), Vec::new(), Vec::new());
     for (slo, verdict) in record.slos.verdicts(record) {
         match verdict {
-            Verdict::Met => met.push(StringValue::from(slo.name().to_owned())),
-            Verdict::Missed(objectives) => {
+            RequestVerdict::Met => met.push(StringValue::from(slo.name().to_owned())),
+            RequestVerdict::Missed(objectives) => {
                 missed.push(StringValue::from(slo.name().to_owned()));
                 let each = objectives.into_iter().map(|objective| format!("{}.{objective}", slo.name()).into());
                 violations.extend(each);
             }
-            Verdict::Excluded => {}
+            RequestVerdict::Excluded => {}
         }
     }
     let lists = [("streamgauge.slo.met", met), ("streamgauge.slo.missed", missed)];
@@ -181,9 +181,9 @@ fn compare_with_the_sdk(record: &RequestRecord, trace: &RequestTrace, settings: 
 
 fn best(name: &str, rounds: u32, mut work: impl FnMut()) {
     let time = |work: &mut dyn FnMut()| {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         (0..rounds).for_each(|_| work());
-        begun.elapsed().as_nanos() as f64 / f64::from(rounds)
+        started_at.elapsed().as_nanos() as f64 / f64::from(rounds)
     };
     let best = (0..7).map(|_| time(&mut work)).fold(f64::INFINITY, f64::min);
     println!("{name:<44} {best:>12.0}");

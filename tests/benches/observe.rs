@@ -84,10 +84,10 @@ fn relay(reads: &[Vec<u8>], rounds: u64) -> u64 {
     let rewritten = reads.iter().map(|read| {
         for _ in 0..rounds {
             out.clear();
-            let begun = ChunkWriter::begin(&mut out);
+            let chunk_start = ChunkWriter::begin(&mut out);
             let used = decoder.decode(read, |bytes| out.extend_from_slice(bytes));
             assert_eq!(used, Ok(read.len()));
-            ChunkWriter::end(&mut out, begun);
+            ChunkWriter::end(&mut out, chunk_start);
         }
         let mut alone = BodyDecoder::new(Framing::Chunked);
         assert!(alone.decode(read, |bytes| payload.extend_from_slice(bytes)).is_ok());
@@ -133,9 +133,9 @@ fn main() {
         let (rounds, run) = (200_000 / per_round, work(name));
         let best = (0..7)
             .map(|_| {
-                let begun = Instant::now();
+                let started_at = Instant::now();
                 std::hint::black_box(run(&reads, rounds));
-                begun.elapsed().as_nanos() as f64 / (rounds * per_round) as f64
+                started_at.elapsed().as_nanos() as f64 / (rounds * per_round) as f64
             })
             .fold(f64::INFINITY, f64::min);
         println!("{name:<20} {best:>12.1}");

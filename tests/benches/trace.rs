@@ -48,9 +48,9 @@ fn cpu() -> f64 {
 /// CPU and elapsed seconds of the best of three runs; `None` where the program cannot do it.
 fn measure(command: &mut Command) -> Option<(f64, f64)> {
     let runs = (0..3).map(|_| {
-        let (used, begun) = (cpu(), Instant::now());
+        let (used, started_at) = (cpu(), Instant::now());
         let done = command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success());
-        done.then(|| (cpu() - used, begun.elapsed().as_secs_f64()))
+        done.then(|| (cpu() - used, started_at.elapsed().as_secs_f64()))
     });
     runs.collect::<Option<Vec<_>>>()?.into_iter().min_by(|one, other| one.0.total_cmp(&other.0))
 }

@@ -6,7 +6,7 @@ use std::cell::Cell;
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
     static HELD: Cell<usize> = const { Cell::new(0) };
-    static MOST: Cell<usize> = const { Cell::new(0) };
+    static MAX_HELD_BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
 struct Counting;
@@ -37,7 +37,7 @@ unsafe impl GlobalAlloc for Counting {
 fn took(bytes: usize) {
     ALLOCATIONS.set(ALLOCATIONS.get() + 1);
     HELD.set(HELD.get() + bytes);
-    MOST.set(MOST.get().max(HELD.get()));
+    MAX_HELD_BYTES.set(MAX_HELD_BYTES.get().max(HELD.get()));
 }
 
 /// How often `work` allocates.
@@ -50,7 +50,7 @@ pub(crate) fn allocations(work: impl FnOnce()) -> u64 {
 /// The most that `work` holds at any moment, in bytes.
 pub(crate) fn most_held(work: impl FnOnce()) -> usize {
     let before = HELD.get();
-    MOST.set(before);
+    MAX_HELD_BYTES.set(before);
     work();
-    MOST.get() - before
+    MAX_HELD_BYTES.get() - before
 }

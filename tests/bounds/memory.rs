@@ -29,11 +29,11 @@ const EVENTS: &str = "text/event-stream";
 const DOCUMENT: &str = "application/json";
 
 /// The size of a body that exceeds the bound if it is held.
-const BODY: usize = MOST_HELD + 2 * MAX_EVENT;
+const BODY: usize = MAX_HELD_BYTES + 2 * MAX_EVENT;
 
 /// Maximum memory of one observer: an unfinished line, its event and name, the previous event's skeleton, and a copy of
 /// each while it grows.
-const MOST_HELD: usize = 10 * MAX_EVENT;
+const MAX_HELD_BYTES: usize = 10 * MAX_EVENT;
 
 /// Bytes as one read brings them.
 const READ: usize = 64 * 1024;
@@ -138,7 +138,7 @@ fn what_an_observer_holds_is_bounded() {
         let reads = if cfg!(debug_assertions) { &[READ][..] } else { &[READ, 333] };
         for &read in reads {
             let held = counting_allocator::most_held(|| drop(observed(content_type, "", &body, read)));
-            assert!(held <= MOST_HELD, "{name} in reads of {read} bytes: {held} bytes were held");
+            assert!(held <= MAX_HELD_BYTES, "{name} in reads of {read} bytes: {held} bytes were held");
         }
     }
 }
@@ -150,7 +150,7 @@ fn what_an_observer_of_compressed_bytes_holds_is_bounded() {
         let written = encoder.write_all(&body(BODY)).and_then(|()| encoder.finish());
         let compressed = written.expect("memory takes everything");
         let held = counting_allocator::most_held(|| drop(observed(content_type, "gzip", &compressed, READ)));
-        assert!(held <= MOST_HELD + 2 * MAX_EVENT, "{name}: {held} bytes were held");
+        assert!(held <= MAX_HELD_BYTES + 2 * MAX_EVENT, "{name}: {held} bytes were held");
     }
 }
 
@@ -184,7 +184,7 @@ fn processor_time(work: impl FnOnce()) -> Duration {
 }
 
 /// Maximum memory of a verb of `trace`: room for the program itself is left below 200 MB.
-const MOST_OF_VERB: usize = 170 << 20;
+const MAX_VERB_BYTES: usize = 170 << 20;
 
 /// Mooncake's rows, so many bytes of them, with ids so far apart that each takes all the room that one can take.
 fn big(bytes: u64) -> Trace {
@@ -258,7 +258,7 @@ fn what_a_verb_holds_does_not_grow_with_the_trace() {
     const SMALL: u64 = 160 << 20;
     for Verb { name, done } in VERBS {
         let [small, large] = [SMALL, 3 * SMALL].map(|bytes| counting_allocator::most_held(|| done(bytes)));
-        assert!(large <= MOST_OF_VERB, "{name}: {large} bytes were held");
+        assert!(large <= MAX_VERB_BYTES, "{name}: {large} bytes were held");
         assert!(large <= small + small / 10, "{name}: {small} bytes were held, {large} of a trace three times as long");
     }
 }

@@ -247,9 +247,9 @@ fn credentials_reach_no_log_no_page_and_no_error() {
         vec!["proxy", "--check", "--upstream=http://127.0.0.1:1", "--capture", &*with_user],
     ] {
         let output = streamgauge(&words, &[]);
-        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        assert!(!output.status.success() && !said.contains(CANARY), "{said}");
-        assert!(said.contains("remedy: give credentials in the environment"), "{said}");
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(!output.status.success() && !text.contains(CANARY), "{text}");
+        assert!(text.contains("remedy: give credentials in the environment"), "{text}");
     }
     // The port has no listener, so every attempt fails.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -260,13 +260,13 @@ fn credentials_reach_no_log_no_page_and_no_error() {
         ("AWS_ALLOW_HTTP", "true"),
     ];
     let output = streamgauge(&["trace", "info", "s3://bucket/prefix"], &variables);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains(&format!("cannot connect to {free}")) && !said.contains(CANARY), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains(&format!("cannot connect to {free}")) && !stderr.contains(CANARY), "{stderr}");
     let output = streamgauge(&["doctor", "--upstream=http://127.0.0.1:1", "--capture=s3://bucket/prefix"], &variables);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let finding = said.lines().find(|line| line.contains(" bucket ")).unwrap_or_else(|| panic!("{said}"));
-    assert!(finding.contains(&format!("cannot connect to {free}")) && !said.contains(CANARY), "{said}");
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let finding = stdout.lines().find(|line| line.contains(" bucket ")).unwrap_or_else(|| panic!("{stdout}"));
+    assert!(finding.contains(&format!("cannot connect to {free}")) && !stdout.contains(CANARY), "{stdout}");
 }
 
 /// The recorded captures of two pods, as a bucket has them.
@@ -288,7 +288,7 @@ fn every_verb_reads_all_instances_of_a_prefix_and_of_a_pattern() {
     let upstream = server(answer(2));
     let (target, twin) = (format!("http://{}", upstream.addr), out.path().join("twin.json").display().to_string());
     for (number, trace) in [url(&lake, "c"), url(&lake, "c/dt=2026-11-2*/")].iter().enumerate() {
-        let said = |words: &[&str]| {
+        let stdout_of = |words: &[&str]| {
             let words: Vec<&str> = words.iter().map(|word| if *word == "TRACE" { &**trace } else { word }).collect();
             let output = streamgauge(&words, &[]);
             assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -304,7 +304,7 @@ fn every_verb_reads_all_instances_of_a_prefix_and_of_a_pattern() {
             &["trace", "anonymize", "TRACE"],
             &["trace", "merge", "TRACE"],
         ] {
-            assert_eq!(said(words).lines().count(), 161, "{words:?} {trace}");
+            assert_eq!(stdout_of(words).lines().count(), 161, "{words:?} {trace}");
         }
         let run = out.path().join(format!("run-{number}")).display().to_string();
         let fast = ["--as-fast-as-possible", "--concurrency", "8", "--prompt-overhead", "0", "--no-audit"];
@@ -322,8 +322,8 @@ fn every_verb_reads_all_instances_of_a_prefix_and_of_a_pattern() {
             (&["plan", "--twin", &twin, "--traffic", "TRACE", "--slo", "chat: ttft<=10s"], ": 160 requests in "),
             (&[&replay[..], &fast].concat(), "\"sent\": 160,"),
         ] {
-            let said = said(words).split_whitespace().collect::<Vec<_>>().join(" ");
-            assert!(said.contains(figure), "{words:?} {trace}: no {figure} in {said}");
+            let text = stdout_of(words).split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(text.contains(figure), "{words:?} {trace}: no {figure} in {text}");
         }
     }
 }

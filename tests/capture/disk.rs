@@ -62,16 +62,16 @@ fn a_write_that_goes_halfway_costs_its_frame_and_leaves_nothing_torn() {
     // a process without a handler.
     let small = ["sh", "-c", "ulimit -f 16; exec \"$@\"", "sh"];
     let mut run = run_under(&small, upstream.addr, folder.path(), &["--capture-flush=10ms", "--capture-block=16"]);
-    let mut asked = 0;
+    let mut sent = 0;
     until("frames were refused", || {
-        ask(&run, asked..asked + 4);
-        asked += 4;
+        ask(&run, sent..sent + 4);
+        sent += 4;
         records(&run, "disk") >= 3 && records(&run, "whole") >= 3
     });
-    until("all are counted", || records(&run, "disk") + records(&run, "whole") == asked);
+    until("all are counted", || records(&run, "disk") + records(&run, "whole") == sent);
     let (written, lost) = (records(&run, "whole"), records(&run, "disk"));
     run.terminate();
-    assert_eq!(whole_rows(folder.path()), written, "{lost} of {asked} were lost");
+    assert_eq!(whole_rows(folder.path()), written, "{lost} of {sent} were lost");
     assert!(run.log().contains("\"lost\":\"disk: "), "{}", run.log());
     assert!(segments(folder.path()).iter().all(|segment| fs::metadata(segment).unwrap().len() > 0));
 }
@@ -89,14 +89,14 @@ fn a_full_disk_costs_rows_and_no_stream_and_is_used_again_when_it_has_room() {
     let under: Vec<&str> = under.iter().map(|word| &**word).collect();
     let mut run = run_under(&under, upstream.addr, folder.path(), &["--capture-flush=10ms", "--capture-block=16"]);
     let inside = PathBuf::from(format!("/proc/{}/root{disk}", run.pid()));
-    let mut asked = 0;
+    let mut sent = 0;
     let mut ask_until = |what: &str, holds: &dyn Fn() -> bool| {
         until(what, || {
-            ask(&run, asked..asked + 20);
-            asked += 20;
+            ask(&run, sent..sent + 20);
+            sent += 20;
             holds()
         });
-        until("all are counted", || records(&run, "disk") + records(&run, "whole") == asked);
+        until("all are counted", || records(&run, "disk") + records(&run, "whole") == sent);
     };
     ask_until("the disk was full", &|| records(&run, "disk") >= 20);
     let full = segments(&inside);
@@ -115,7 +115,7 @@ fn a_full_disk_costs_rows_and_no_stream_and_is_used_again_when_it_has_room() {
 /// True if a thread, as a folder of `/proc`, has this name and sleeps. It may have ended meanwhile.
 fn sleeps(thread: &Path, name: &str) -> bool {
     let sleeping = format!("({name}) S ");
-    fs::read_to_string(thread.join("stat")).is_ok_and(|told| told.contains(&sleeping))
+    fs::read_to_string(thread.join("stat")).is_ok_and(|stat| stat.contains(&sleeping))
 }
 
 /// The capture's thread, held as a disk holds it that takes no write: it is nowhere, and everything else goes on. It goes
@@ -141,7 +141,7 @@ impl Held {
     }
 
     /// Waits until it has ended with its process.
-    fn gone(self) {
+    fn wait(self) {
         while !matches!(
             waitpid(self.0, Some(WaitPidFlag::__WALL)).unwrap(),
             WaitStatus::Exited(..) | WaitStatus::Signaled(..)
@@ -164,26 +164,26 @@ fn a_hanging_disk_delays_no_stream_and_the_capture_resumes_after_it() {
     let held = Held::of(&run);
     let request = chat("{\"stream\":true,\"messages\":[]}");
     let mut client = Client::connect(run.listen);
-    let mut asked = 0;
+    let mut sent = 0;
     until("the queue is full", || {
         for _ in 0..500 {
             assert!(client.send(&request).response().text().ends_with("data: [DONE]\n\n"));
         }
-        asked += 500;
+        sent += 500;
         records(&run, "queue_full") > 0
     });
     assert_eq!((records(&run, "whole"), records(&run, "disk")), (0, 0));
     until("the loss is logged while it lasts", || run.log().contains("\"lost\":\"queue_full: "));
     drop(held);
     until("all that waited is written", || {
-        records(&run, "whole") + records(&run, "oversize") + records(&run, "queue_full") == asked
+        records(&run, "whole") + records(&run, "oversize") + records(&run, "queue_full") == sent
     });
     let lost = records(&run, "queue_full");
     (0..3).for_each(|_| _ = client.send(&request).response());
-    until("the next are written as well", || records(&run, "whole") + records(&run, "oversize") == asked - lost + 3);
+    until("the next are written as well", || records(&run, "whole") + records(&run, "oversize") == sent - lost + 3);
     assert_eq!(run.log().matches("the capture has lost records").count(), 1, "once a minute");
     run.terminate();
-    assert_eq!(whole_rows(folder.path()), asked - lost + 3);
+    assert_eq!(whole_rows(folder.path()), sent - lost + 3);
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn a_disk_that_hangs_does_not_keep_the_process_from_ending() {
     (0..3).for_each(|_| _ = client.send(chat("{\"stream\":true,\"messages\":[]}")).response());
     drop(client);
     kill(run.pid(), Signal::SIGTERM).unwrap();
-    held.gone();
+    held.wait();
     run.ended();
     assert!(run.log().contains("the disk of the capture hangs"), "{}", run.log());
     assert!(run.log().contains("\"lost\":3,"), "{}", run.log());
@@ -213,8 +213,8 @@ fn a_folder_that_cannot_be_made_is_named_at_the_start() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
         command.args(["proxy", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0", "--upstream=http://127.0.0.1:9"]);
         let done = command.arg(format!("--capture={}", path.display())).env_clear().output().unwrap();
-        let said = String::from_utf8(done.stderr).unwrap();
+        let stderr = String::from_utf8(done.stderr).unwrap();
         let expected = format!("cannot capture into {} (--capture): {reason}", path.display());
-        assert!(said.contains(&expected) && done.status.code() == Some(2), "{said}");
+        assert!(stderr.contains(&expected) && done.status.code() == Some(2), "{stderr}");
     }
 }

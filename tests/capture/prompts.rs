@@ -37,7 +37,7 @@ use crate::support::upstream::Upstream;
 
 const TOKENIZER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizers/tiny.json");
 
-fn asked(text: &str) -> Value {
+fn chat_body(text: &str) -> Value {
     json!({"model": "m", "stream": true, "messages": [{"role": "user", "content": text}]})
 }
 
@@ -53,7 +53,7 @@ fn a_prompt_is_the_same_plain_packed_and_over_http2() {
     let folder = TempDir::new().unwrap();
     let upstream = server(answer(2));
     let proxy = proxy(upstream.addr, folder.path(), &[("capture_block", "16"), ("capture_session", "header:x-none")]);
-    let body = asked(&"plain words ".repeat(40)).to_string();
+    let body = chat_body(&"plain words ".repeat(40)).to_string();
     proxy.client().send(chat(&body)).response();
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     gzip.write_all(body.as_bytes()).unwrap();
@@ -180,16 +180,16 @@ fn media_are_recorded_by_kind_bytes_and_pixels_in_every_dialect() {
     let part = |kind, bytes, size| PromptPart { kind, bytes, size };
     let image = part(PartKind::Image, Some(head.len() as u64 + 4_007), Some((640, 480)));
     let elsewhere = |kind| part(kind, None, None);
-    let said = |parts: Value| json!({"messages": [{"role": "user", "content": parts}]});
+    let body_of = |parts: Value| json!({"messages": [{"role": "user", "content": parts}]});
     let of_url = |url: &str| {
-        said(json!([{"type": "text", "text": "what is it?"}, {"type": "image_url", "image_url": {"url": url}}]))
+        body_of(json!([{"type": "text", "text": "what is it?"}, {"type": "image_url", "image_url": {"url": url}}]))
     };
-    let asked = [
+    let requests = [
         ("/v1/chat/completions", of_url(&url), vec![image.clone()]),
         ("/v1/chat/completions", of_url(&format!("data:image/png;base64,{other}")), vec![image.clone()]),
         (
             "/v1/chat/completions",
-            said(json!([
+            body_of(json!([
                 {"type": "input_audio", "input_audio": {"data": STANDARD.encode([9; 1_000]), "format": "wav"}},
                 {"type": "video_url", "video_url": {"url": "https://CANARY/film.mp4"}},
                 {"type": "file", "file": {"file_id": "file-CANARY"}},
@@ -198,7 +198,7 @@ fn media_are_recorded_by_kind_bytes_and_pixels_in_every_dialect() {
         ),
         (
             "/v1/messages",
-            said(json!([
+            body_of(json!([
                 {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": png}},
                 {"type": "image", "source": {"type": "url", "url": "https://CANARY/x.png"}},
                 {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "words"}},
@@ -214,16 +214,16 @@ fn media_are_recorded_by_kind_bytes_and_pixels_in_every_dialect() {
         ("/generate", json!({"text": "<image>", "image_data": png, "sampling_params": {}}), vec![image]),
     ];
     let mut client = proxy.client();
-    for (path, body, _) in &asked {
+    for (path, body, _) in &requests {
         client.send(chat(&body.to_string()).replace("/v1/chat/completions", path)).response();
     }
     drop(proxy);
     let rows = rows(folder.path());
-    for (row, (path, body, parts)) in rows.iter().zip(&asked) {
+    for (row, (path, body, parts)) in rows.iter().zip(&requests) {
         assert_eq!(&row.prompt.parts, parts, "{path}: {}", body.to_string().len());
         assert!(row.prompt.bytes.unwrap() < 400, "what is no text is no bytes of it: {path} {:?}", row.prompt.bytes);
     }
-    assert_eq!(rows.len(), asked.len());
+    assert_eq!(rows.len(), requests.len());
     let [one, other] = [0, 1].map(|row: usize| &rows[row].prompt.blocks);
     let shared = one.iter().zip(other).take_while(|(a, b)| a == b).count();
     assert!((1..one.len()).contains(&shared), "what is seen is a part of the prefix: {shared} of {}", one.len());
@@ -256,7 +256,7 @@ fn with_a_tokenizer_blocks_are_of_tokens_and_it_counts_where_the_server_does_not
     let text = "Derivative Works shall mean any work, CANARY or not. ".repeat(20);
     let longer = format!("{text}And more of it.");
     for text in [&text, &longer] {
-        proxy.client().send(chat(&asked(text).to_string())).response();
+        proxy.client().send(chat(&chat_body(text).to_string())).response();
     }
     let completion = json!({"model": "m", "stream": true, "prompt": text}).to_string();
     proxy.client().send(chat(&completion).replace("/v1/chat/completions", "/v1/completions")).response();
@@ -290,9 +290,9 @@ fn a_tokenizer_that_cannot_be_used_is_named_at_the_start() {
     command.args(["proxy", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0", "--upstream=http://127.0.0.1:9"]);
     command.arg(format!("--capture={}", folder.path().display())).arg("--capture-tokenizer=/absent.json");
     let done = command.env_clear().output().unwrap();
-    let said = String::from_utf8(done.stderr).unwrap();
+    let stderr = String::from_utf8(done.stderr).unwrap();
     let expected = "cannot use /absent.json as the tokenizer of the capture (--capture-tokenizer): No such file";
-    assert!(said.contains(expected) && done.status.code() == Some(2), "{said}");
+    assert!(stderr.contains(expected) && done.status.code() == Some(2), "{stderr}");
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn rounding_leaves_times_and_lengths_in_steps() {
     });
     let proxy = proxy(upstream.addr, folder.path(), &[("capture_round", "20ms")]);
     for length in [1, 700, 3_333] {
-        proxy.client().send(chat(&asked(&"x".repeat(length)).to_string())).response();
+        proxy.client().send(chat(&chat_body(&"x".repeat(length)).to_string())).response();
     }
     drop(proxy);
     let rows = rows(folder.path());
@@ -370,7 +370,7 @@ impl Alone {
         let shape = RequestShape::of("POST", "/v1/chat/completions", &Routes::default());
         let now = Clock::Manual(self.clock.clone()).now();
         let mut following = self.capture.begin_request(|name| (name == "x-user").then_some(b"alice"), 0);
-        let body = asked(&"the same words ".repeat(20)).to_string();
+        let body = chat_body(&"the same words ".repeat(20)).to_string();
         self.capture.push_body(&mut following, body.as_bytes());
         self.capture.finish_body(&mut following, named("openai.chat"));
         (following, StreamObserver::begin(shape, b"", None, now))

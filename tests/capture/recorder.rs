@@ -93,13 +93,13 @@ fn the_next_message_is_the_next_turn_and_shares_blocks() {
     let folder = TempDir::new().unwrap();
     let upstream = server(answer(2));
     let proxy = proxy(upstream.addr, folder.path(), &[("capture_block", "16")]);
-    let mut said = vec![json!({"role": "system", "content": "s".repeat(100)})];
+    let mut messages = vec![json!({"role": "system", "content": "s".repeat(100)})];
     for turn in 0..3 {
-        said.push(json!({"role": "user", "content": format!("question {turn}")}));
-        proxy.client().send(chat(&json!({"model": "m", "stream": true, "messages": said}).to_string())).response();
-        said.push(json!({"role": "assistant", "content": format!("answer {turn}")}));
+        messages.push(json!({"role": "user", "content": format!("question {turn}")}));
+        proxy.client().send(chat(&json!({"model": "m", "stream": true, "messages": messages}).to_string())).response();
+        messages.push(json!({"role": "assistant", "content": format!("answer {turn}")}));
     }
-    let other = json!({"messages": [said[0], {"role": "user", "content": "another"}], "stream": true});
+    let other = json!({"messages": [messages[0], {"role": "user", "content": "another"}], "stream": true});
     proxy.client().send(chat(&other.to_string())).response();
     drop(proxy);
     let rows = rows(folder.path());
@@ -204,11 +204,11 @@ fn gaps_beyond_the_bound_are_counted_and_plain_http_is_no_row() {
     drop(proxy);
     let rows = rows(folder.path());
     assert_eq!(rows.len(), 1);
-    let (kept, lost) = (gaps::unpack(rows[0].timing.gaps.as_ref().unwrap()).unwrap().len(), rows[0].timing.lost_gaps);
+    let (count, lost) = (gaps::unpack(rows[0].timing.gaps.as_ref().unwrap()).unwrap().len(), rows[0].timing.lost_gaps);
     // One read may bring more than the timeline holds; the lost gaps are then counted.
     assert!(
-        kept <= MAX_STREAM_GAPS && kept as u64 + lost.unwrap() == MAX_STREAM_GAPS as u64 + 8,
-        "{kept} kept, {lost:?} lost"
+        count <= MAX_STREAM_GAPS && count as u64 + lost.unwrap() == MAX_STREAM_GAPS as u64 + 8,
+        "{count} kept, {lost:?} lost"
     );
     assert_eq!(rows[0].output_tokens, Some(MAX_STREAM_GAPS as u64 + 9));
 }
@@ -316,10 +316,10 @@ fn fifty_kills_under_load_cost_only_what_was_not_yet_due() {
         due += written;
         sent += done.load(Ordering::Acquire);
         let mut reader = TraceReader::open(folder.path()).unwrap();
-        let kept = reader.by_ref().filter(|row| row.is_ok()).count();
-        assert!(kept >= due, "{kept} of {due} that were written, after {} kills", kill + 1);
+        let row_count = reader.by_ref().filter(|row| row.is_ok()).count();
+        assert!(row_count >= due, "{row_count} of {due} that were written, after {} kills", kill + 1);
         // A request may be written and its answer's end not seen by the client.
-        assert!(kept <= sent + kill + 1, "{kept} of {sent}");
+        assert!(row_count <= sent + kill + 1, "{row_count} of {sent}");
     }
 }
 
@@ -331,11 +331,11 @@ fn a_disk_that_takes_nothing_costs_records_and_no_stream_and_is_used_again_when_
     let proxy = proxy(upstream.addr, &inner, &[("capture_flush", "10ms")]);
     let counted = |reason: &str| counted(&page(&proxy, "/metrics"), reason);
     let ask_until = |reason: &str| {
-        let begun = counted(reason);
+        let before = counted(reason);
         for _ in 0..2_000 {
             let answer = proxy.client().send(chat("{\"stream\":true,\"messages\":[]}")).response();
             assert!(answer.text().ends_with("data: [DONE]\n\n"));
-            if counted(reason) > begun {
+            if counted(reason) > before {
                 return;
             }
         }
@@ -359,10 +359,10 @@ fn a_folder_that_cannot_be_used_is_named_at_the_start() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
     command.args(["proxy", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0", "--upstream=http://127.0.0.1:9"]);
     let done = command.arg(format!("--capture={}", folder.path().display())).env_clear().output().unwrap();
-    let said = String::from_utf8(done.stderr).unwrap();
+    let stderr = String::from_utf8(done.stderr).unwrap();
     let expected =
         format!("cannot capture into {} (--capture): another process captures into it", folder.path().display());
-    assert!(said.contains(&expected) && done.status.code() == Some(1), "{said}");
+    assert!(stderr.contains(&expected) && done.status.code() == Some(1), "{stderr}");
 }
 
 #[test]

@@ -15,11 +15,11 @@ const SESSIONS: u64 = 60;
 
 /// A turn of a conversation. The limit on its tokens is the number of its session, for the test to find it by.
 fn turn(session: u64, turn: usize, header: &str) -> String {
-    let said = |role: &str, text: String| json!({"role": role, "content": text});
-    let mut messages = vec![said("system", "the same for all ".repeat(9))];
+    let message = |role: &str, text: String| json!({"role": role, "content": text});
+    let mut messages = vec![message("system", "the same for all ".repeat(9))];
     for at in 0..=turn {
-        messages.push(said("user", format!("question {at} of {session}")));
-        messages.push(said("assistant", format!("answer {at}")));
+        messages.push(message("user", format!("question {at} of {session}")));
+        messages.push(message("assistant", format!("answer {at}")));
     }
     messages.pop();
     let body = json!({"model": "m", "stream": true, "messages": messages, "max_tokens": session + 1}).to_string();

@@ -59,9 +59,9 @@ fn a_key_that_others_can_read_is_used_with_a_warning() {
         let given = format!("--capture-key={}", key.display());
         let mut run = run("127.0.0.1:9".parse().unwrap(), &folder.path().join("capture"), &[&given]);
         run.terminate();
-        let said = run.log();
-        assert_eq!(said.matches("others can read the key of the capture").count(), warnings, "{mode:o}: {said}");
-        assert_eq!(said.matches("\"remedy\":\"chmod 600\"").count(), warnings, "{said}");
+        let log = run.log();
+        assert_eq!(log.matches("others can read the key of the capture").count(), warnings, "{mode:o}: {log}");
+        assert_eq!(log.matches("\"remedy\":\"chmod 600\"").count(), warnings, "{log}");
     }
 }
 
@@ -95,11 +95,11 @@ fn what_is_too_old_or_too_much_is_removed_and_the_rest_stays() {
         .map(|(number, length, year)| left(folder.path(), number, length, year));
     let other = folder.path().join("notes.txt");
     fs::write(&other, "not ours").unwrap();
-    let kept = || [&old, &most, &new, &other].map(|path| path.exists());
+    let exist = || [&old, &most, &new, &other].map(|path| path.exists());
     capture(folder.path(), &[("capture_keep_age", "87600h")]);
-    assert_eq!(kept(), [false, true, true, true], "one is older than ten years");
+    assert_eq!(exist(), [false, true, true, true], "one is older than ten years");
     capture(folder.path(), &[("capture_keep_bytes", "1048576")]);
-    assert_eq!(kept(), [false, false, true, true], "both and what was captured are more than 1 MiB");
+    assert_eq!(exist(), [false, false, true, true], "both and what was captured are more than 1 MiB");
     let all = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path());
     let segments = all.filter(|path| path.to_str().unwrap().ends_with(".zst")).count();
     assert_eq!(segments, 3, "what was captured meanwhile is there");

@@ -137,7 +137,7 @@ fn a_torn_end_loses_its_frame_and_is_reported() {
         zstd::stream::decode_all(&torn[..end]).unwrap().iter().filter(|byte| **byte == b'\n').count() - 1
     };
     let (second, last) = (starts[1], *starts.last().unwrap());
-    for (cut, kept, frame) in [
+    for (cut, intact_frames, frame) in [
         (second + 1, 1, 1),
         (second + 57, 1, 1),
         (starts[2] - 1, 1, 1),
@@ -145,10 +145,10 @@ fn a_torn_end_loses_its_frame_and_is_reported() {
         (frames.len() - 1, starts.len() - 1, starts.len() - 1),
     ] {
         let path = file(&folder, "torn.jsonl.zst", &frames[..cut]);
-        let told = vec![format!("FILE, frame {frame}: its end is torn off")];
-        assert_eq!(read(&path), ((0..whole(kept) as u64).collect(), told), "cut at {cut}");
+        let damage = vec![format!("FILE, frame {frame}: its end is torn off")];
+        assert_eq!(read(&path), ((0..whole(intact_frames) as u64).collect(), damage), "cut at {cut}");
         // `trace` guesses a format from what can be read of it.
-        assert_eq!(info(&path)["requests"], whole(kept), "cut at {cut}");
+        assert_eq!(info(&path)["requests"], whole(intact_frames), "cut at {cut}");
     }
     let path = file(&folder, "torn.jsonl.zst", &frames[..second]);
     assert_eq!(read(&path).1, [""; 0], "an end between two frames is clean");
@@ -160,21 +160,21 @@ fn a_damaged_frame_loses_itself_and_is_reported() {
     let mut frames = packed(&TraceHeader::new("test"), 0..2_000);
     let second = (60..).find(|&at| &frames[at..at + 4] == b"SGF1").unwrap() - 8;
     frames[second + 100] ^= 1;
-    let (rows, told) = read(&file(&folder, "damaged.jsonl.zst", &frames));
+    let (rows, damage) = read(&file(&folder, "damaged.jsonl.zst", &frames));
     assert!(rows.len() < 2_000 && rows.contains(&0) && rows.contains(&1_999));
-    assert_eq!(told, ["FILE, frame 1: the frame's bytes are not those that were written"]);
+    assert_eq!(damage, ["FILE, frame 1: the frame's bytes are not those that were written"]);
 }
 
 #[test]
 fn a_torn_stream_of_text_or_zstd_costs_what_is_torn() {
     let folder = TempDir::new().unwrap();
     let plain = zstd::stream::decode_all(&packed(&TraceHeader::new("test"), 0..2_000)[..]).unwrap();
-    let (rows, told) = read(&file(&folder, "text", &plain[..plain.len() - 5]));
-    assert_eq!((rows.len(), &told[..]), (1_999, &["FILE: its last line is torn".to_owned()][..]));
+    let (rows, damage) = read(&file(&folder, "text", &plain[..plain.len() - 5]));
+    assert_eq!((rows.len(), &damage[..]), (1_999, &["FILE: its last line is torn".to_owned()][..]));
     let zstd = zstd::stream::encode_all(&plain[..], 1).unwrap();
-    let (rows, told) = read(&file(&folder, "zstd", &zstd[..zstd.len() / 2]));
+    let (rows, damage) = read(&file(&folder, "zstd", &zstd[..zstd.len() / 2]));
     assert!((100..1_900).contains(&rows.len()), "{} rows", rows.len());
-    assert_eq!(told, ["FILE: its end is torn off"]);
+    assert_eq!(damage, ["FILE: its end is torn off"]);
 }
 
 #[test]
@@ -233,9 +233,9 @@ fn a_whole_number_may_be_written_as_a_float_as_data_frames_do() {
 #[test]
 fn a_folder_is_one_trace_on_the_line_of_its_first_segment() {
     let folder = TempDir::new().unwrap();
-    let begun = |nanos| TraceHeader { started_unix_ns: Some(nanos), ..TraceHeader::new("test") };
-    file(&folder, "00000002.jsonl.zst", packed(&begun(1_500), [1, 2]));
-    file(&folder, "00000001.jsonl.zst", packed(&begun(1_000), [10, 20]));
+    let header_at = |nanos| TraceHeader { started_unix_ns: Some(nanos), ..TraceHeader::new("test") };
+    file(&folder, "00000002.jsonl.zst", packed(&header_at(1_500), [1, 2]));
+    file(&folder, "00000001.jsonl.zst", packed(&header_at(1_000), [10, 20]));
     file(&folder, "00000003.jsonl.zst", "");
     file(&folder, "capture.key", "not a segment");
     let mut reader = TraceReader::open(folder.path()).unwrap();
@@ -253,8 +253,8 @@ fn a_segment_that_starts_before_the_first_because_the_clock_was_set_back_is_repo
     }
     let (rows, damage) = read(folder.path());
     assert_eq!(rows, [5, 30, 0, 20]);
-    let said = "it began before the first segment: rows from before that are put at zero";
-    assert_eq!(damage, [format!("FILE/1.jsonl.zst, frame 1: {said}")]);
+    let message = "it began before the first segment: rows from before that are put at zero";
+    assert_eq!(damage, [format!("FILE/1.jsonl.zst, frame 1: {message}")]);
 }
 
 #[test]
@@ -319,8 +319,8 @@ fn a_time_is_found_without_unpacking_what_is_not_of_it() {
     let starts = frames(&bytes);
     assert!(starts.len() > 8, "{} frames", starts.len());
     let head = |frame: usize| FrameHead::read(bytes[starts[frame]..].first_chunk().unwrap()).unwrap();
-    let (wanted, after) = (head(4), head(5));
-    let times = wanted.first + 3..after.first + 2;
+    let (target, after) = (head(4), head(5));
+    let times = target.first + 3..after.first + 2;
     // Damages the other frames, so that a read of one of them fails.
     for (frame, start) in starts.iter().enumerate().filter(|(frame, _)| ![0, 4, 5].contains(frame)) {
         bytes[start + FRAME_HEAD_BYTES + 20] ^= 1;
@@ -374,7 +374,7 @@ fn a_cut_of_a_trace_reads_what_it_keeps() {
         (String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr).unwrap())
     };
     assert!(cut(&["--from=10s"]).1.contains("bytes are not those that were written"));
-    let (rows, said) = cut(&["--from=10s", "--to=13s"]);
+    let (rows, stderr) = cut(&["--from=10s", "--to=13s"]);
     assert_eq!(rows.lines().skip(1).filter(|row| row.starts_with("{\"at\":")).count(), 3, "{rows}");
-    assert!(rows.contains("{\"at\":2000000000,") && !said.contains("bytes are not those"), "{said}");
+    assert!(rows.contains("{\"at\":2000000000,") && !stderr.contains("bytes are not those"), "{stderr}");
 }

@@ -137,24 +137,24 @@ impl<'a> World<'a> {
             Action::Reload(proxy) => {
                 let times = self.events.get("reload").map_or(0, |(times, _)| *times as usize);
                 self.proxies[proxy].configure(GOOD[(times + 1) % 2]);
-                let said = self.proxies[proxy].says("the configuration was loaded again", PATIENCE);
-                self.happened("reload", said.map(|_| "loaded".to_owned()));
+                let line = self.proxies[proxy].wait_for_log("the configuration was loaded again", PATIENCE);
+                self.happened("reload", line.map(|_| "loaded".to_owned()));
             }
             Action::BreakConfiguration(proxy) => {
                 self.proxies[proxy].configure(INVALID);
-                let said = self.proxies[proxy].says("the old configuration stays in force", PATIENCE);
-                self.happened("invalid configuration", said.map(|_| "refused".to_owned()));
+                let line = self.proxies[proxy].wait_for_log("the old configuration stays in force", PATIENCE);
+                self.happened("invalid configuration", line.map(|_| "refused".to_owned()));
             }
             Action::MendConfiguration(proxy) => {
                 self.proxies[proxy].configure(GOOD[0]);
-                let said = self.proxies[proxy].says("the configuration was loaded again", PATIENCE);
-                self.happened("reload", said.map(|_| "loaded".to_owned()));
+                let line = self.proxies[proxy].wait_for_log("the configuration was loaded again", PATIENCE);
+                self.happened("reload", line.map(|_| "loaded".to_owned()));
             }
             Action::RenewCertificate => {
                 self.pki.issue("proxy", &["127.0.0.1"]);
                 self.proxies[1].signal(Signal::SIGHUP);
-                let said = self.proxies[1].says("certificates and tokens were read again", PATIENCE);
-                self.happened("certificate renewed", said.map(|_| "read".to_owned()));
+                let line = self.proxies[1].wait_for_log("certificates and tokens were read again", PATIENCE);
+                self.happened("certificate renewed", line.map(|_| "read".to_owned()));
             }
             Action::ClockJump(seconds) => {
                 let Some(clock) = &mut self.clock else { return };

@@ -78,7 +78,7 @@ impl Proxy {
     }
 
     /// Waits for a new line of the log that has these words.
-    pub(crate) fn says(&mut self, words: &str, patience: Duration) -> Result<String, String> {
+    pub(crate) fn wait_for_log(&mut self, words: &str, patience: Duration) -> Result<String, String> {
         let began = Instant::now();
         loop {
             let log = self.running.log();
@@ -99,7 +99,7 @@ impl Proxy {
     /// A new process takes over; the old one ends when its streams have ended.
     pub(crate) fn take_over(&mut self, patience: Duration) -> Result<(), String> {
         self.signal(Signal::SIGUSR2);
-        let line = self.says("has taken over", patience)?;
+        let line = self.wait_for_log("has taken over", patience)?;
         let number = line.split("process ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
         self.process = Pid::from_raw(number.ok_or_else(|| format!("{}: no process in `{line}`", self.name))?);
         Ok(())

@@ -25,7 +25,7 @@ use crate::{Options, report, server};
 const KINDS: [&str; 4] =
     ["HTTP/1 → HTTP/1", "HTTP/2 → HTTP/1", "HTTP/1 over TLS → HTTP/2 over TLS", "HTTP/2 over TLS → HTTP/2 over TLS"];
 /// The longest stream of a long run. A process that takes over is steady after it.
-const LONGEST: Duration = Duration::from_secs(40);
+const MAX_STREAM_DURATION: Duration = Duration::from_secs(40);
 /// The longest wait for everything to end.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Memory that the history of the live page, the capture and the allocator may take while they fill.
@@ -40,7 +40,7 @@ pub(crate) fn soak(options: &Options) -> bool {
     // Both ends of each connection are here.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
-    let longest = LONGEST.min(options.length / 4);
+    let longest = MAX_STREAM_DURATION.min(options.length / 4);
     let (pki, oracle, collector) = (Pki::new(), Arc::<Oracle>::default(), Arc::<Collector>::default());
     pki.issue("proxy", &["127.0.0.1"]);
     let server =
@@ -121,18 +121,18 @@ pub(crate) fn soak(options: &Options) -> bool {
 
 /// The servers and the collector, on a thread of their own.
 fn start_servers(server: &Arc<Server>, collector: &Arc<Collector>, pki: &Pki, seed: u64) -> [std::net::SocketAddr; 3] {
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let acceptor = TlsAcceptor::from(Arc::new(server_config(pki, None)));
     let (server, collector) = (Arc::clone(server), Arc::clone(collector));
     thread::spawn(move || {
         runtime().block_on(async {
             let plain = server::listen(Arc::clone(&server), None, seed).await;
             let secure = server::listen(server, Some(acceptor), seed).await;
-            tell.send([plain, secure, collector.listen().await]).unwrap();
+            sender.send([plain, secure, collector.listen().await]).unwrap();
             std::future::pending::<()>().await;
         });
     });
-    told.recv().unwrap()
+    receiver.recv().unwrap()
 }
 
 fn groups(proxies: &[Proxy; 2], pki: &Pki, streams: usize) -> Vec<Group> {
@@ -151,13 +151,13 @@ fn groups(proxies: &[Proxy; 2], pki: &Pki, streams: usize) -> Vec<Group> {
 
 /// Starts the clients on a thread of their own, which sends the number of panics once all have ended.
 fn start_clients(clients: Arc<Clients>, groups: Vec<Group>) -> (mpsc::Receiver<usize>, JoinHandle<()>) {
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let slots = thread::spawn(move || {
         let panicked = runtime().block_on(crate::client::run(clients, groups));
         // The receiver may have timed out.
-        let _waiting = tell.send(panicked).is_ok();
+        let _waiting = sender.send(panicked).is_ok();
     });
-    (told, slots)
+    (receiver, slots)
 }
 
 /// Samples once a second, and follows the schedule.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use streamgauge::stats::trend::{Trend, trend};
+use streamgauge::stats::trend::{TrendTest, trend};
 
 /// A rise counts only if chance makes it as seldom as this: four figures are judged in each run.
 const MAX_P_VALUE: f64 = 0.01;
@@ -32,7 +32,7 @@ pub(crate) struct Series {
 #[derive(Clone, Debug)]
 pub(crate) struct Slope {
     pub(crate) mean: f64,
-    pub(crate) trend: Trend,
+    pub(crate) trend: TrendTest,
     /// Change over the measured time.
     pub(crate) rise: f64,
     pub(crate) samples: usize,

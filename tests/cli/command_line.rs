@@ -222,7 +222,7 @@ fn check_tries_the_files_that_a_start_would_use() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("rubbish"), "{}").unwrap();
     let cannot = "error: cannot set up TLS: ";
-    for (settings, said) in [
+    for (settings, expected) in [
         (
             &["--tls-cert=rubbish", "--tls-key=rubbish"][..],
             format!("{cannot}certificate rubbish: no certificate in PEM\n"),
@@ -247,7 +247,7 @@ fn check_tries_the_files_that_a_start_would_use() {
         command.current_dir(folder.path());
         let done = finish(command, b"");
         assert_eq!((done.code, &*done.stdout), (Some(2), ""), "{settings:?}");
-        assert!(done.stderr.starts_with(&said), "{}", done.stderr);
+        assert!(done.stderr.starts_with(&expected), "{}", done.stderr);
     }
     let mut command = program(&["proxy", "--check", "--upstream=http://127.0.0.1:8000", "--capture=shapes/in"]);
     command.current_dir(folder.path());
@@ -306,24 +306,24 @@ fn a_start_names_version_slos_and_collector_and_a_collector_that_is_not_there() 
     let mut child = command.spawn().unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap())).map(Result::unwrap);
     // The control thread tries the collector while the workers start: either line may come first.
-    let (mut begun, mut warned) = (None, None);
-    while begun.is_none() || warned.is_none() {
+    let (mut start, mut warning) = (None, None);
+    while start.is_none() || warning.is_none() {
         let line = lines.next().expect("both lines before the end of the log");
         match line {
-            line if line.contains("forwarding") => begun = Some(line),
-            line if line.contains("the OTLP collector cannot be reached") => warned = Some(line),
+            line if line.contains("forwarding") => start = Some(line),
+            line if line.contains("the OTLP collector cannot be reached") => warning = Some(line),
             _ => {}
         }
     }
-    let (begun, warned) = (begun.unwrap(), warned.unwrap());
+    let (start, warning) = (start.unwrap(), warning.unwrap());
     let version = env!("CARGO_PKG_VERSION");
     for part in
         [format!("version=\"{version}\""), "slos=\"chat, whole\"".into(), format!("collector=\"http://{nobody}\"")]
     {
-        assert!(begun.contains(&part), "{part} in {begun}");
+        assert!(start.contains(&part), "{part} in {start}");
     }
     // The first export is a minute away, so the proxy tries the collector at the start.
-    assert!(warned.contains(&nobody.to_string()) && warned.contains("Connection refused"), "{warned}");
+    assert!(warning.contains(&nobody.to_string()) && warning.contains("Connection refused"), "{warning}");
     child.kill().unwrap();
     child.wait().unwrap();
 }

@@ -856,15 +856,15 @@ fn a_reload_takes_bounds_and_rules_and_holds_places() {
         std::fs::write(folder.file("gauge.yaml"), "upstream: https://c").unwrap();
         let before = folder.load(&[], &[]).unwrap().config;
         std::fs::write(folder.file("gauge.yaml"), yaml).unwrap();
-        let wanted = folder.load(&[], &[]).unwrap().config;
+        let target = folder.load(&[], &[]).unwrap().config;
         // Bounds of the transparent mode change in that mode.
         let before = if key == "max_destinations" { load(beside(key), &[], &[]).unwrap().config } else { before };
-        let (after, held) = before.reload(wanted.clone());
+        let (after, held) = before.reload(target.clone());
         if held_until_restart.contains(&key) {
             assert_eq!(after, before, "{key}");
             assert!(held.contains(&key), "{key} is not among {held:?}");
         } else {
-            assert_eq!(after, wanted, "{key}");
+            assert_eq!(after, target, "{key}");
             assert_eq!(held, [""; 0], "{key}");
         }
     }

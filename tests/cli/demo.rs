@@ -22,14 +22,14 @@ pub(crate) struct Demo {
     stdout: ChildStdout,
     stderr: BufReader<Box<dyn Read>>,
     /// Output so far.
-    said: String,
+    log: String,
 }
 
 /// A demo's result.
 pub(crate) struct Done {
     code: Option<i32>,
     pub(crate) stdout: String,
-    said: String,
+    stderr: String,
 }
 
 fn program(args: &[&str]) -> Command {
@@ -47,15 +47,15 @@ pub(crate) fn start(args: &[&str]) -> Demo {
 impl Demo {
     fn of(mut child: Child, stderr: Box<dyn Read>) -> Self {
         let stdout = child.stdout.take().unwrap();
-        Self { child, stdout, stderr: BufReader::new(stderr), said: String::new() }
+        Self { child, stdout, stderr: BufReader::new(stderr), log: String::new() }
     }
 
     /// The next line of its output.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.stderr.read_line(&mut line).unwrap();
-        assert!(!line.is_empty(), "it has ended; it said:\n{}", self.said);
-        self.said += &line;
+        assert!(!line.is_empty(), "it has ended; it said:\n{}", self.log);
+        self.log += &line;
         line
     }
 
@@ -89,7 +89,7 @@ impl Demo {
         // A terminal whose other side is gone is an error to read from.
         let mut rest = Vec::new();
         self.stderr.read_to_end(&mut rest).ok();
-        Done { code, stdout, said: self.said + &String::from_utf8(rest).unwrap() }
+        Done { code, stdout, stderr: self.log + &String::from_utf8(rest).unwrap() }
     }
 }
 
@@ -110,11 +110,11 @@ fn sum(scrape: &str, name: &str, label: &str) -> u64 {
 
 /// A request for so many tokens, a hundred a second and no fewer.
 fn endless(tokens: u32) -> String {
-    let asked = json!({
+    let body = json!({
         "model": "sim-chat", "stream": true, "ignore_eos": true, "max_tokens": tokens,
         "messages": [{"role": "user", "content": "x"}],
     });
-    chat(&asked.to_string())
+    chat(&body.to_string())
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn the_summary_agrees_with_a_scrape() {
     // No request follows: the numbers of ended and open requests are final.
     let last = std::iter::from_fn(|| scrape(admin)).last().unwrap();
     let done = demo.end();
-    assert_eq!(done.code, Some(0), "{}", done.said);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
     let summary: Value = serde_json::from_str(&done.stdout).unwrap();
     assert_eq!(summary["simulated"], true);
     let count = |of: &Value, key: &str| of[key].as_u64().unwrap();
@@ -165,7 +165,7 @@ fn every_figure_is_labelled_and_the_suggested_commands_work() {
     demo.until("curl http://127.0.0.1");
     demo.until("    -d '");
     demo.line();
-    let (_, body) = demo.said.rsplit_once("-d '").unwrap();
+    let (_, body) = demo.log.rsplit_once("-d '").unwrap();
     let mut client = Client::connect(proxy);
     let reply = client.send(chat(body.trim_end().trim_end_matches('\''))).response();
     assert!(reply.head.starts_with("HTTP/1.1 200 ") && reply.head.contains("(simulated)"), "{}", reply.head);
@@ -175,10 +175,10 @@ fn every_figure_is_labelled_and_the_suggested_commands_work() {
     demo.signal(Signal::SIGTERM);
     let done = demo.end();
     assert_eq!(done.code, Some(0));
-    assert!(done.said.starts_with("SIMULATED: "), "{}", done.said);
+    assert!(done.stderr.starts_with("SIMULATED: "), "{}", done.stderr);
     assert!(done.stdout.starts_with("SIMULATED, "), "{}", done.stdout);
-    assert!(!done.said.contains(['\u{1b}', '\r']) && !done.stdout.contains('\u{1b}'), "it is no terminal");
-    assert!(!done.said.contains("ERROR") && !done.said.contains("WARN"), "{}", done.said);
+    assert!(!done.stderr.contains(['\u{1b}', '\r']) && !done.stdout.contains('\u{1b}'), "it is no terminal");
+    assert!(!done.stderr.contains("ERROR") && !done.stderr.contains("WARN"), "{}", done.stderr);
     let row = |name: &str| {
         let line = done.stdout.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
@@ -206,15 +206,15 @@ fn a_terminal_gets_one_table_in_place_and_colour_unless_it_is_not_wanted() {
     };
     let plain = shown(&[("NO_COLOR", "1")]);
     assert_eq!(plain.code, Some(0));
-    let frames: Vec<&str> = plain.said.split("SIMULATED, ").skip(1).collect();
+    let frames: Vec<&str> = plain.stderr.split("SIMULATED, ").skip(1).collect();
     let height = frames[0].lines().count();
     let (first, second) = (frames[0], frames[1]);
-    assert!(first.contains("\nin flight ") && second.contains("\nin flight "), "{}", plain.said);
+    assert!(first.contains("\nin flight ") && second.contains("\nin flight "), "{}", plain.stderr);
     assert!(first.contains("\u{1b}[?7h\r\u{1b}[") && first.ends_with("A\u{1b}[J\u{1b}[?7l"), "{first:?}");
     let up = first.rsplit_once("\r\u{1b}[").unwrap().1.strip_suffix("A\u{1b}[J\u{1b}[?7l").unwrap();
     assert_eq!(up.parse::<usize>().unwrap(), height - 1, "back to the line that the table began on");
-    assert!(!plain.said.contains("\u{1b}[1m"));
-    assert!(shown(&[]).said.contains("\u{1b}[1m"));
+    assert!(!plain.stderr.contains("\u{1b}[1m"));
+    assert!(shown(&[]).stderr.contains("\u{1b}[1m"));
 }
 
 #[test]
@@ -227,12 +227,12 @@ fn a_second_signal_does_not_wait_for_open_requests() {
         client.send(endless(100_000)).head();
         demo.signal(Signal::SIGINT);
         demo.until("stopping: ");
-        let begun = Clock::Monotonic.now();
+        let started_at = Clock::Monotonic.now();
         demo.signal(Signal::SIGINT);
         let done = demo.end();
         assert_eq!(done.code, Some(0));
         assert!(done.stdout.starts_with("SIMULATED, "), "{}", done.stdout);
-        Clock::Monotonic.now().since(begun) < Gap::from_millis(4_000)
+        Clock::Monotonic.now().since(started_at) < Gap::from_millis(4_000)
     };
     assert!((0..3).any(|_| is_quick()));
 }
@@ -250,14 +250,14 @@ fn a_taken_default_port_is_replaced_and_a_taken_requested_port_is_an_error() {
     let address = taken.local_addr().unwrap();
     for (flag, other) in [("listen", "admin"), ("admin", "listen")] {
         let output = program(&[&format!("--{flag}={address}"), &format!("--{other}=127.0.0.1:0")]).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
         let expected = format!(
             "error: cannot listen on {address} (--{flag}): Address already in use (os error 98); remedy: stop what listens \
              there, or choose another address\n"
         );
-        assert_eq!((output.status.code(), said), (Some(1), expected));
+        assert_eq!((output.status.code(), stderr), (Some(1), expected));
     }
     let output = program(&["--listen=8080"]).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("--listen: expected an address and a port, as in 127.0.0.1:8080"), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("--listen: expected an address and a port, as in 127.0.0.1:8080"), "{stderr}");
 }

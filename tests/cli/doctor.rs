@@ -144,9 +144,9 @@ fn credentials_of_the_exporter_are_in_no_finding() {
     let arguments = [&FREE[..], &["--upstream", &upstream]].concat();
     for more in [&["doctor"][..], &["doctor", "--json"]] {
         let output = run(&[more, &arguments].concat(), &variables);
-        let told = [output.stdout, output.stderr].concat();
-        let told = String::from_utf8(told).unwrap();
-        assert!(told.contains("OTEL_EXPORTER_OTLP") && !told.contains("canary7f3a"), "{told}");
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("OTEL_EXPORTER_OTLP") && !text.contains("canary7f3a"), "{text}");
     }
 }
 
@@ -158,9 +158,9 @@ fn a_strict_check_fails_on_a_warning_and_a_plain_one_does_not() {
     };
     assert_eq!(check(&[]).status.code(), Some(0));
     let strict = check(&["--strict"]);
-    let told = String::from_utf8(strict.stderr).unwrap();
+    let stderr = String::from_utf8(strict.stderr).unwrap();
     assert_eq!((strict.status.code(), strict.stdout.is_empty()), (Some(2), true));
-    assert!(told.contains("STREAMGAUGE_NONSENSE") && told.contains("error: --strict: "), "{told}");
+    assert!(stderr.contains("STREAMGAUGE_NONSENSE") && stderr.contains("error: --strict: "), "{stderr}");
     let clean = run(&["proxy", "--check", "--strict", "--upstream=http://127.0.0.1:9"], &[]);
     assert_eq!(clean.status.code(), Some(0));
     assert_eq!(run(&["proxy", "--strict", "--upstream=http://127.0.0.1:9"], &[]).status.code(), Some(2));

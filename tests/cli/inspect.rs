@@ -163,10 +163,10 @@ fn a_request_that_is_no_json_is_refused_and_not_shown() {
     std::fs::write(request.path(), "{\"stream\": SECRET").unwrap();
     let recording = recording(&[(0.1, "data: [DONE]\n\n")]);
     let done = inspect(&[name(recording.path()), CHAT, "--timed", "--request", name(request.path())]);
-    let said = String::from_utf8(done.stderr).unwrap();
-    assert_eq!((done.status.code(), done.stdout.is_empty()), (Some(1), true), "{said}");
+    let stderr = String::from_utf8(done.stderr).unwrap();
+    assert_eq!((done.status.code(), done.stdout.is_empty()), (Some(1), true), "{stderr}");
     let expected = "is no JSON, as the body of a request is (--request): expected value at line 1 column 12\n";
-    assert!(said.contains(expected) && !said.contains("SECRET"), "{said}");
+    assert!(stderr.contains(expected) && !stderr.contains("SECRET"), "{stderr}");
 }
 
 #[test]
@@ -176,13 +176,14 @@ fn a_body_without_an_event_is_reported_as_such() {
     for body in [&b"<html><body>502 Bad Gateway</body></html>\n"[..], gzip, b""] {
         std::fs::write(page.path(), body).unwrap();
         let text = text(&[name(page.path()), CHAT]);
-        let said = "complete      no: there is no event in it; --content-type and --content-encoding say how it came\n";
-        assert!(text.ends_with(said), "{text}");
+        let expected =
+            "complete      no: there is no event in it; --content-type and --content-encoding say how it came\n";
+        assert!(text.ends_with(expected), "{text}");
     }
     let text = text(&[name(page.path()), CHAT, "--content-type=text/plain"]);
-    let said =
+    let expected =
         "complete      not known: a body of this content type is not understood; --content-type says how it came\n";
-    assert!(text.ends_with(said), "{text}");
+    assert!(text.ends_with(expected), "{text}");
 }
 
 #[test]

@@ -486,8 +486,8 @@ fn a_twin_is_served_over_http_with_its_own_steps_and_model() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
     command.args(["sim", "--listen", "127.0.0.1:0", "--twin"]).arg(&path).stderr(Stdio::piped());
     let mut process = SimProcess(command.spawn().unwrap());
-    let mut told = BufReader::new(process.0.stderr.take().unwrap()).lines();
-    let address = told.find_map(|line| {
+    let mut lines = BufReader::new(process.0.stderr.take().unwrap()).lines();
+    let address = lines.find_map(|line| {
         let line = line.unwrap();
         line.strip_prefix("listening on http://")?.strip_suffix("/v1")?.parse::<SocketAddr>().ok()
     });
@@ -612,8 +612,8 @@ fn a_bad_fault_is_answered_with_the_grammar() {
     let answer = Client::new(&sim).post(CHAT, "x-sim-fault: stall=2s@4, explode@3\r\n", &chat(2, json!({})));
     assert_eq!(answer.status, 400);
     let body = answer.json();
-    let said = body["error"]["message"].as_str().unwrap();
-    assert!(said.contains("`explode@3`") && said.contains("stall=DURATION@TOKEN"), "{said}");
+    let message = body["error"]["message"].as_str().unwrap();
+    assert!(message.contains("`explode@3`") && message.contains("stall=DURATION@TOKEN"), "{message}");
 }
 
 #[test]

@@ -63,9 +63,9 @@ fn the_worst_instance_comes_first_and_each_says_why() {
         shown = rows(&addresses);
         shown.len() == 4 && shown.iter().filter(|row| row["reason"].is_null()).count() == 1
     });
-    let told: Vec<_> = shown.iter().map(|row| (row["instance"].as_str(), row["status"].as_str())).collect();
+    let statuses: Vec<_> = shown.iter().map(|row| (row["instance"].as_str(), row["status"].as_str())).collect();
     let expected = [(&*unused, "bad"), (&names[2], "bad"), (&names[1], "warning"), (&names[0], "ok")];
-    assert_eq!(told, expected.map(|(instance, status)| (Some(instance), Some(status))));
+    assert_eq!(statuses, expected.map(|(instance, status)| (Some(instance), Some(status))));
     assert!(shown[0]["reason"].as_str().unwrap().starts_with("cannot connect: Connection refused"), "{shown:?}");
     assert!(shown[0]["figures"].is_null());
     assert!(shown[1]["figures"]["failures"]["upstream"].as_u64() > Some(0), "{shown:?}");
@@ -127,18 +127,18 @@ fn an_address_that_is_no_admin_port_is_a_row_and_a_wrong_command_line_is_an_erro
     let html = Upstream::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let rows = rows(&[&html.addr.to_string()]);
     assert_eq!(rows[0]["reason"], "the reply is not that of an admin port");
-    let told = |arguments: &[&str]| {
+    let outcome_of = |arguments: &[&str]| {
         let output = top(arguments);
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
-    let (code, stderr) = told(&["127.0.0.1:9"]);
+    let (code, stderr) = outcome_of(&["127.0.0.1:9"]);
     assert!(
         code == Some(2) && stderr.ends_with("is no terminal, where the table could update; remedy: --once\n"),
         "{stderr}"
     );
-    let (code, stderr) = told(&["--once", "http://u:canary7f3a@127.0.0.1"]);
+    let (code, stderr) = outcome_of(&["--once", "http://u:canary7f3a@127.0.0.1"]);
     assert!(code == Some(2) && !stderr.contains("canary7f3a"), "{stderr}");
-    let (code, stderr) = told(&["--once", "--token-file", "canary7f3a", "127.0.0.1:9"]);
+    let (code, stderr) = outcome_of(&["--once", "--token-file", "canary7f3a", "127.0.0.1:9"]);
     assert!(
         code == Some(2) && stderr.contains("--token-file: cannot read") && !stderr.contains("canary7f3a"),
         "{stderr}"

@@ -174,8 +174,8 @@ fn whatever_a_model_is_called_every_format_keeps_it_and_nothing_else_changes() {
             aggregate.record_finished(&record, None, moment);
             let outputs = outputs(&aggregate.snapshot(moment));
             // Of a path the last segment is shown.
-            let asked = record.shape.model.as_deref().filter(|model| !model.is_empty());
-            let shown = asked.map(|model| shorten(model).to_owned());
+            let model = record.shape.model.as_deref().filter(|model| !model.is_empty());
+            let shown = model.map(|model| shorten(model).to_owned());
             for table in [&outputs.text, &outputs.openmetrics, &outputs.protobuf, &outputs.explicit] {
                 let ttft = table.iter().find(|((name, _), _)| name == "gen_ai_server_time_to_first_token_seconds");
                 let ((_, labels), series) = ttft.unwrap();
@@ -185,7 +185,7 @@ fn whatever_a_model_is_called_every_format_keeps_it_and_nothing_else_changes() {
                 let is_plain = shown.as_ref().is_none_or(|shown| shown.contains(r"\u{"));
                 let name = label.map(|label| if is_plain { label.clone() } else { unescaped(label) });
                 prop_assert_eq!(name, shown.clone());
-                prop_assert_eq!((series.count, labels.len()), (1, 4 + usize::from(asked.is_some())));
+                prop_assert_eq!((series.count, labels.len()), (1, 4 + usize::from(model.is_some())));
                 prop_assert!(table.values().all(|series| series.value.is_finite()));
                 prop_assert_eq!(table.len(), outputs.text.len());
             }

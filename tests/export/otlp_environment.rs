@@ -151,8 +151,8 @@ fn a_disabled_signal_names_the_variable_that_disabled_it() {
         ("OTEL_TRACES_EXPORTER", "every 1m\nOTLP traces: off by OTEL_TRACES_EXPORTER\nOTLP logs: http"),
         ("OTEL_LOGS_EXPORTER", "every 5s\nOTLP logs: off by OTEL_LOGS_EXPORTER\n"),
     ] {
-        let told = explained(&[(variable, "none")]);
-        assert!(told.contains(line), "{told}");
+        let explanation = explained(&[(variable, "none")]);
+        assert!(explanation.contains(line), "{explanation}");
     }
 }
 

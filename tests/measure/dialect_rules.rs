@@ -508,8 +508,8 @@ fn bedrock_has_the_tokens_of_vendors_whose_choices_have_names_of_their_own() {
         let reasons: Vec<String> = finishes(&answer).iter().map(|(_, reason, _)| (*reason).to_owned()).collect();
         (answer.first_token_event, answer.token_events, reasons.join(" "), answer.complete)
     };
-    let said = |content: &str, stop: Value| json!({"index": 0, "message": {"role": "assistant", "content": content}, "stop_reason": stop});
-    let mistral = [said("Hel", Value::Null), said("lo", Value::Null), said("", json!("length"))];
+    let choice = |content: &str, stop: Value| json!({"index": 0, "message": {"role": "assistant", "content": content}, "stop_reason": stop});
+    let mistral = [choice("Hel", Value::Null), choice("lo", Value::Null), choice("", json!("length"))];
     assert_eq!(read(&mistral), (Some(0), 2, "length".to_owned(), true));
     let tool = json!({"message": {"content": "", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]},
                       "stop_reason": "tool_calls"});
@@ -640,18 +640,18 @@ fn a_model_in_the_path_is_the_model() {
 
 #[test]
 fn each_dialect_requests_streaming_in_its_own_way() {
-    let asked = |path: &str, body: &str| {
+    let stream_flag = |path: &str, body: &str| {
         let mut reader = ShapeReader::new(RequestShape::of("POST", path, &Routes::default()), b"");
         reader.push(body.as_bytes());
         reader.take().stream
     };
-    assert_eq!(asked("/api/chat", "{}"), Some(true), "Ollama streams unless told not to");
-    assert_eq!(asked("/api/generate", r#"{"stream":false}"#), Some(false));
-    assert_eq!(asked("/v1/messages", "{}"), None);
-    assert_eq!(asked("/generate_stream", "{}"), Some(true));
-    assert_eq!(asked("/v2/models/m/generate_stream", r#"{"parameters":{"stream":false}}"#), Some(true));
-    assert_eq!(asked("/v1/models/g:generateContent", "{}"), Some(false));
-    assert_eq!(asked("/model/m/converse-stream", "{}"), Some(true));
+    assert_eq!(stream_flag("/api/chat", "{}"), Some(true), "Ollama streams unless told not to");
+    assert_eq!(stream_flag("/api/generate", r#"{"stream":false}"#), Some(false));
+    assert_eq!(stream_flag("/v1/messages", "{}"), None);
+    assert_eq!(stream_flag("/generate_stream", "{}"), Some(true));
+    assert_eq!(stream_flag("/v2/models/m/generate_stream", r#"{"parameters":{"stream":false}}"#), Some(true));
+    assert_eq!(stream_flag("/v1/models/g:generateContent", "{}"), Some(false));
+    assert_eq!(stream_flag("/model/m/converse-stream", "{}"), Some(true));
 }
 
 #[test]

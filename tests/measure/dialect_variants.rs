@@ -94,8 +94,8 @@ fn a_stream_is_finished_when_the_requested_number_of_choices_is() {
     assert!(read(CHAT, &json!({"n": 2}), SSE, body.as_bytes()).complete, "the sentinel is an end as well");
     let answer = json!({"text": "a", "index": 0,
         "meta_info": {"finish_reason": {"type": "stop"}, "prompt_tokens": 3, "completion_tokens": 1}});
-    let asked = json!({"text": "x", "sampling_params": {"n": 2}});
-    assert!(!stream(SGLANG, &asked, std::slice::from_ref(&answer)).complete);
+    let request = json!({"text": "x", "sampling_params": {"n": 2}});
+    assert!(!stream(SGLANG, &request, std::slice::from_ref(&answer)).complete);
 }
 
 #[test]
@@ -115,14 +115,14 @@ fn tokens_of_an_event_are_its_ids_else_the_counters_growth_else_its_log_probabil
     let logprobs = json!({"logprobs": {"content": [{"token": "a"}]}});
     let ids = json!({"token_ids": [1, 2], "logprobs": {"content": [{"token": "a"}]}});
     let empty = json!({"logprobs": {"content": []}});
-    let asked = json!({"stream_options": {"include_usage": true, "continuous_usage_stats": true}});
+    let request = json!({"stream_options": {"include_usage": true, "continuous_usage_stats": true}});
     let events = [
         with(chunk(0, &text, None), &usage(5, 3), &logprobs),
         with(chunk(0, &text, None), &usage(5, 8), &ids),
         with(chunk(0, &text, None), &json!({}), &logprobs),
         with(chunk(0, &text, None), &json!({}), &empty),
     ];
-    let answer = stream(CHAT, &asked, &events);
+    let answer = stream(CHAT, &request, &events);
     assert_eq!(by_event(&answer), [(0, 3), (1, 2), (2, 1)], "an empty list of log probabilities tells nothing");
 }
 
@@ -135,9 +135,9 @@ fn a_usage_with_a_choice_that_is_finished_is_final() {
         chunk(0, &role, Some("stop")),
         with(chunk(0, &role, None), &usage(5, 7), &json!({})),
     ];
-    for asked in [json!({}), json!({"stream_options": {"continuous_usage_stats": true}})] {
-        let answer = stream(CHAT, &asked, &events);
-        assert_eq!((counted(&answer), answer.input_tokens), ((Some(7), Some("usage")), Some(5)), "{asked}");
+    for request in [json!({}), json!({"stream_options": {"continuous_usage_stats": true}})] {
+        let answer = stream(CHAT, &request, &events);
+        assert_eq!((counted(&answer), answer.input_tokens), ((Some(7), Some("usage")), Some(5)), "{request}");
         assert!(answer.complete);
     }
 }
@@ -202,8 +202,8 @@ fn the_counter_of_a_whole_reply_is_a_counter_and_its_prompt_is_counted_once() {
         json!({"text": "a", "meta_info": {"finish_reason": {"type": "length"}, "prompt_tokens": 4,
             "cached_tokens": 3, "reasoning_tokens": 1, "completion_tokens": tokens}})
     };
-    let asked = json!({"text": ["x", "y"], "sampling_params": {"n": 2}});
-    let sglang = document(SGLANG, &asked, &json!([answer(1), answer(2), answer(3), answer(4)]));
+    let request = json!({"text": ["x", "y"], "sampling_params": {"n": 2}});
+    let sglang = document(SGLANG, &request, &json!([answer(1), answer(2), answer(3), answer(4)]));
     assert_eq!(counted(&sglang), (Some(10), Some("cumulative")));
     assert_eq!((sglang.input_tokens, sglang.cached_tokens, sglang.reasoning_tokens), (Some(8), Some(6), Some(4)));
     let ids = json!({"request_id": "r", "choices": [{"token_ids": [1, 2], "finish_reason": "length"}]});

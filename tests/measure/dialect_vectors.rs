@@ -202,9 +202,9 @@ fn check_exported(vector: &Vector, proxy: &TestProxy) {
     assert_eq!((&last["output_tokens"], &last["output_tokens_from"]), (&expect["output_tokens"], &source), "{name}");
     let streamed_token = !expect["first_token_event"].is_null();
     assert_eq!(last["ttft_ms"].is_number(), streamed_token, "{name} and its time to first token");
-    let asked = &expect["request"]["body"]["model"];
-    if asked.is_string() {
-        assert_eq!(&last["model"], asked, "{name}");
+    let model = &expect["request"]["body"]["model"];
+    if model.is_string() {
+        assert_eq!(&last["model"], model, "{name}");
     }
 }
 
@@ -272,9 +272,9 @@ fn called(vector: &Vector, encoding: Option<&'static str>) -> TestProxy {
         Some(encoding) => (each_compressed(encoding, &vector.body), each_compressed(encoding, message)),
     };
     let pieces: Vec<Bytes> = body.chunks(body.len().div_ceil(3)).map(Bytes::copy_from_slice).collect();
-    let (told, got) = reports();
+    let (report, got) = reports();
     let addr = http2::upstream(None, move |request, _| {
-        told(request.into_body());
+        report(request.into_body());
         let mut trailers = HeaderMap::new();
         trailers.insert("grpc-status", "0".parse().unwrap());
         let mut response = Response::builder().header("content-type", "application/grpc");

@@ -8,7 +8,7 @@ use streamgauge::measure::record::{
     CountSource, Ending, FinishReason, Outcome, RequestRecord, StampSource, TokenCount, UnreadReason,
 };
 use streamgauge::measure::shape::RequestShape;
-use streamgauge::measure::slo::{Slos, Verdict};
+use streamgauge::measure::slo::{RequestVerdict, Slos};
 use streamgauge::measure::time::{Gap, Stamp};
 use streamgauge::measure::timeline::{GapMethod, TokenEvent};
 
@@ -327,7 +327,7 @@ fn plain_http_is_measured_by_its_first_byte_its_duration_and_its_bytes_alone() {
     assert_eq!((record.ttft(), record.output_tokens, record.outcome), (None, None, Outcome::Success));
 }
 
-fn judged(slo: &str, drive: impl FnOnce(&mut StreamObserver), ending: Ending) -> Verdict {
+fn judged(slo: &str, drive: impl FnOnce(&mut StreamObserver), ending: Ending) -> RequestVerdict {
     let slos = Arc::new(Slos::new(vec![slo.parse().unwrap()]).unwrap());
     let mut observer = streamed(chat("{\"model\":\"llama-3\"}").with_slos(slos, Gap::from_millis(1_000)), 200);
     drive(&mut observer);
@@ -339,31 +339,34 @@ fn judged(slo: &str, drive: impl FnOnce(&mut StreamObserver), ending: Ending) ->
 #[test]
 fn a_request_is_good_when_every_objective_holds() {
     let whole = |slo| judged(slo, whole_stream, Ending::Complete);
-    assert_eq!(whole("a: ttft<=50ms ttfo<=60ms tpot<=10ms e2e<=112ms itl.max<=30ms itl.p50<=10ms"), Verdict::Met);
-    assert_eq!(whole("a: ttft<=49ms e2e<=111ms"), Verdict::Missed(vec!["ttft", "e2e"]));
-    assert_eq!(whole("a: itl.p99<=29ms itl.max<=29ms"), Verdict::Missed(vec!["itl"]), "named once");
+    assert_eq!(
+        whole("a: ttft<=50ms ttfo<=60ms tpot<=10ms e2e<=112ms itl.max<=30ms itl.p50<=10ms"),
+        RequestVerdict::Met
+    );
+    assert_eq!(whole("a: ttft<=49ms e2e<=111ms"), RequestVerdict::Missed(vec!["ttft", "e2e"]));
+    assert_eq!(whole("a: itl.p99<=29ms itl.max<=29ms"), RequestVerdict::Missed(vec!["itl"]), "named once");
     // Two of three gaps are within 10 ms: the 66th percentile is, the 67th is not.
-    assert_eq!(whole("a: itl.p66<=10ms"), Verdict::Met);
-    assert_eq!(whole("a: itl.p67<=10ms"), Verdict::Missed(vec!["itl"]));
+    assert_eq!(whole("a: itl.p66<=10ms"), RequestVerdict::Met);
+    assert_eq!(whole("a: itl.p67<=10ms"), RequestVerdict::Missed(vec!["itl"]));
 }
 
 #[test]
 fn failures_miss_unless_the_slo_excludes_them() {
     let cancelled = |slo| judged(slo, |_| (), Ending::DownstreamGone);
-    assert_eq!(cancelled("a: ttft<=1s"), Verdict::Missed(vec!["error"]));
-    assert_eq!(cancelled("a: ttft<=1s exclude=cancelled"), Verdict::Excluded);
+    assert_eq!(cancelled("a: ttft<=1s"), RequestVerdict::Missed(vec!["error"]));
+    assert_eq!(cancelled("a: ttft<=1s exclude=cancelled"), RequestVerdict::Excluded);
     let truncated = |slo| judged(slo, |_| (), Ending::UpstreamFailed);
-    assert_eq!(truncated("a: ttft<=1s exclude=cancelled"), Verdict::Missed(vec!["error"]));
-    assert_eq!(truncated("a: ttft<=1s exclude=failed"), Verdict::Excluded);
+    assert_eq!(truncated("a: ttft<=1s exclude=cancelled"), RequestVerdict::Missed(vec!["error"]));
+    assert_eq!(truncated("a: ttft<=1s exclude=failed"), RequestVerdict::Excluded);
 }
 
 #[test]
 fn a_stream_without_a_token_has_no_time_to_the_first_to_be_judged() {
     let empty = |slo| judged(slo, |observer| observer.bytes(at(150), b"data: [DONE]\n\n"), Ending::Complete);
     for slo in ["a: ttft<=1s", "a: itl.p99<=1s", "a: tpot<=1s e2e<=1s"] {
-        assert_eq!(empty(slo), Verdict::Excluded, "{slo}");
+        assert_eq!(empty(slo), RequestVerdict::Excluded, "{slo}");
     }
-    assert_eq!((empty("a: e2e<=1s"), empty("a: e2e<=1ms")), (Verdict::Met, Verdict::Missed(vec!["e2e"])));
+    assert_eq!((empty("a: e2e<=1s"), empty("a: e2e<=1ms")), (RequestVerdict::Met, RequestVerdict::Missed(vec!["e2e"])));
 }
 
 #[test]
@@ -393,23 +396,23 @@ fn a_ttft_objective_excludes_what_was_not_streamed() {
     let record = observer.end(at(160), Ending::Complete);
     let verdicts: Vec<_> =
         record.slos.verdicts(&record).map(|(slo, verdict)| (slo.name().to_owned(), verdict)).collect();
-    assert_eq!(verdicts, [("a".to_owned(), Verdict::Excluded), ("b".to_owned(), Verdict::Met)]);
+    assert_eq!(verdicts, [("a".to_owned(), RequestVerdict::Excluded), ("b".to_owned(), RequestVerdict::Met)]);
 }
 
 #[test]
 fn a_long_stream_reports_progress_every_second_and_the_record_holds_the_rest() {
     let mut observer = streamed(chat("{}"), 200);
-    let mut told = Vec::new();
+    let mut reports = Vec::new();
     for token in 0..250 {
         let now = at(200 + token * 10);
         observer.bytes(now, content("a").as_bytes());
         observer.forwarded(Gap::from_nanos(5_000));
         if let Some(progress) = observer.progress(now) {
-            told.push((now, progress.gaps.len(), progress.tokens.tokens, progress.chunk_overheads.len()));
+            reports.push((now, progress.gaps.len(), progress.tokens.tokens, progress.chunk_overheads.len()));
         }
     }
     let record = observer.end(at(2_700), Ending::UpstreamFailed);
-    assert_eq!(told, [(at(1_110), 91, 92, 92), (at(2_110), 100, 100, 100)]);
+    assert_eq!(reports, [(at(1_110), 91, 92, 92), (at(2_110), 100, 100, 100)]);
     assert_eq!((record.gaps.len(), record.tokens_reported, record.chunk_overheads.len()), (58, 192, 58));
     assert_eq!((record.gap_count, record.output_tokens.unwrap().tokens), (249, 250));
 }
@@ -417,9 +420,9 @@ fn a_long_stream_reports_progress_every_second_and_the_record_holds_the_rest() {
 /// 2^64 − 1 in two choices' running counters, and in the final report, streamed and not.
 #[test]
 fn an_impossible_token_count_is_discarded() {
-    let asked = r#"{"stream_options":{"include_usage":true,"continuous_usage_stats":true}}"#;
+    let body = r#"{"stream_options":{"include_usage":true,"continuous_usage_stats":true}}"#;
     let usage = r#""usage":{"prompt_tokens":4294967295,"completion_tokens":18446744073709551615}"#;
-    let mut observer = streamed(chat(asked), 200);
+    let mut observer = streamed(chat(body), 200);
     for choice in [0, 1, 0] {
         let event = format!("{{\"choices\":[{{\"index\":{choice},\"delta\":{{\"content\":\"a\"}}}}],{usage}}}");
         observer.bytes(at(150), format!("data: {event}\n\n").as_bytes());

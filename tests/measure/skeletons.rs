@@ -233,12 +233,12 @@ fn agree(events: &[Vec<u8>]) -> Result<(), TestCaseError> {
     let (plain, spaced) =
         (plain.iter().map(Vec::as_slice).collect::<Vec<_>>(), spaced.iter().map(Vec::as_slice).collect::<Vec<_>>());
     for dialect in TABLE {
-        for asked in [(false, false), (true, true)] {
+        for options in [(false, false), (true, true)] {
             let (recognized, parsed) =
-                (observed(dialect, asked, &plain, true), observed(dialect, asked, &spaced, true));
+                (observed(dialect, options, &plain, true), observed(dialect, options, &spaced, true));
             prop_assert_eq!(recognized, parsed, "{} of {}", dialect.name, body.escape_ascii());
             let cut: Vec<_> = body.chunks(SHORT_READ).collect();
-            let (whole, cut) = (observed(dialect, asked, &[&body], false), observed(dialect, asked, &cut, false));
+            let (whole, cut) = (observed(dialect, options, &[&body], false), observed(dialect, options, &cut, false));
             prop_assert_eq!(whole, cut, "{} in one read of {}", dialect.name, body.escape_ascii());
         }
     }

@@ -364,7 +364,7 @@ fn ordinary_traffic_takes_no_more_than_half_of_what_it_may() {
 fn a_body_that_is_no_longer_observed_is_forwarded_as_it_is() {
     let request = gzip(&[b"[", &repeat(b"1,", 8 << 20)[..]].concat());
     let reply = gzip(&repeat(b"data:{}\n\n", 8 << 20));
-    let (report, came) = reports();
+    let (report, received) = reports();
     let sent = reply.clone();
     let upstream = Upstream::start(move |mut conn| {
         while let Some(request) = conn.request() {
@@ -384,7 +384,7 @@ fn a_body_that_is_no_longer_observed_is_forwarded_as_it_is() {
     ));
     client.send(&request);
     let response = client.response();
-    assert_eq!((response.status(), response.body == reply, came() == request), (200, true, true));
+    assert_eq!((response.status(), response.body == reply, received() == request), (200, true, true));
     let last = proxy.last_request();
     // A build without optimization observes the request so slowly that its reserve refills meanwhile.
     assert_eq!((&last["unread"], &last["outcome"]), (&"budget".into(), &"success".into()), "{last}");

@@ -170,8 +170,11 @@ fn an_upload_that_waited_arrives_whole() {
             goes_on();
             let body = conn.exactly(LENGTH);
             let intact = body.iter().enumerate().all(|(at, byte)| *byte == (at % 251) as u8);
-            let told = format!("{} {intact}", head.is_some());
-            conn.send(format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{told}", told.len()));
+            let summary = format!("{} {intact}", head.is_some());
+            conn.send(format!(
+                "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{summary}",
+                summary.len()
+            ));
         });
         let (cert, key) = (pki.text("server.pem"), pki.text("server.key"));
         let settings = [("tls_cert", cert.as_str()), ("tls_key", key.as_str())];

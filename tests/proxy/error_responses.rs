@@ -204,15 +204,15 @@ fn a_server_that_comes_and_goes_is_noticed_without_a_request() {
 fn a_server_that_comes_and_goes_is_logged_once_each_time() {
     let ((held, nobody), folder) = (unused_address(), tempfile::tempdir().unwrap());
     let mut proxy = captured::run(nobody, folder.path(), &[]);
-    let lines = |said: &str| said.lines().filter(|line| line.contains(" be reached")).count();
+    let lines = |log: &str| log.lines().filter(|line| line.contains(" be reached")).count();
     until("it is missed", || lines(&proxy.log()) == 1);
     held.listen(8).unwrap();
     until("it is found", || lines(&proxy.log()) == 2);
     proxy.terminate();
-    let said = proxy.log();
+    let log = proxy.log();
     let missed = format!("\"why\":\"cannot connect to {nobody}: Connection refused (os error 111)\"");
-    assert!(said.contains("\"the upstream can be reached again\"") && said.contains(&missed), "{said}");
-    assert_eq!(lines(&said), 2, "{said}");
+    assert!(log.contains("\"the upstream can be reached again\"") && log.contains(&missed), "{log}");
+    assert_eq!(lines(&log), 2, "{log}");
 }
 
 #[test]
@@ -220,11 +220,11 @@ fn more_clients_than_a_process_may_serve_by_default_are_served() {
     let (upstream, folder) = (Upstream::answering(OK), tempfile::tempdir().unwrap());
     let limited = ["sh", "-c", "ulimit -Sn 64 && exec \"$@\"", "sh"];
     let proxy = captured::run_under(&limited, upstream.addr, folder.path(), &[]);
-    let mut kept = Vec::new();
+    let mut clients = Vec::new();
     for _ in 0..100 {
         let mut client = Client::connect(proxy.listen);
         assert_eq!(client.send(chat("{}")).response().text(), "ok");
-        kept.push(client);
+        clients.push(client);
     }
 }
 
@@ -233,16 +233,16 @@ fn clients_beyond_the_descriptor_limit_wait_and_one_warning_is_logged() {
     let (upstream, folder) = (Upstream::answering(OK), tempfile::tempdir().unwrap());
     let limited = ["sh", "-c", "ulimit -n 48 && exec \"$@\"", "sh"];
     let mut proxy = captured::run_under(&limited, upstream.addr, folder.path(), &[]);
-    let told = |said: &str| said.lines().filter(|line| line.contains("no more client connections")).count();
+    let warnings = |log: &str| log.lines().filter(|line| line.contains("no more client connections")).count();
     for _ in 0..3 {
-        let kept: Vec<_> = (0..48).map(|_| Client::connect(proxy.listen)).collect();
-        until("it is told", || told(&proxy.log()) == 1);
-        drop(kept);
+        let clients: Vec<_> = (0..48).map(|_| Client::connect(proxy.listen)).collect();
+        until("it is told", || warnings(&proxy.log()) == 1);
+        drop(clients);
         assert_eq!(Client::connect(proxy.listen).send(chat("{}")).response().text(), "ok");
     }
     proxy.terminate();
-    let said = proxy.log();
-    assert!(told(&said) == 1 && said.contains("raise the limit on open files"), "{said}");
+    let log = proxy.log();
+    assert!(warnings(&log) == 1 && log.contains("raise the limit on open files"), "{log}");
 }
 
 /// A kubelet whose probes are not answered kills the pod, and its streams with it.
@@ -316,9 +316,9 @@ fn a_proxy_whose_threads_cannot_all_run_does_not_start() {
     command.args(["-c", "ulimit -n 48 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_streamgauge"), "proxy"]);
     command.args(["--listen=127.0.0.1:0", "--admin=127.0.0.1:0", "--upstream=http://127.0.0.1:9", "--workers=64"]);
     let done = command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).output().unwrap();
-    let said = String::from_utf8(done.stderr).unwrap();
-    assert!(said.contains("cannot start a thread: Too many open files"), "{said}");
-    assert_eq!(done.status.code(), Some(1), "{said}");
+    let stderr = String::from_utf8(done.stderr).unwrap();
+    assert!(stderr.contains("cannot start a thread: Too many open files"), "{stderr}");
+    assert_eq!(done.status.code(), Some(1), "{stderr}");
 }
 
 #[test]
@@ -408,8 +408,8 @@ fn a_rejection_by_an_http2_server_is_explained_without_the_servers_text() {
         let proxy = TestProxy::with(upstream.addr, &[("upstream_http", "http2")]);
         let response = proxy.client().send(chat("{}")).response();
         refused(&response, 502, "upstream");
-        let told = format!("{}{}", response.head, response.text());
-        assert!(told.contains(&format!("the HTTP/2 exchange failed: {reason}")) && !told.contains("SECRET"), "{told}");
+        let text = format!("{}{}", response.head, response.text());
+        assert!(text.contains(&format!("the HTTP/2 exchange failed: {reason}")) && !text.contains("SECRET"), "{text}");
     }
 }
 

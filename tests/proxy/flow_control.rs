@@ -112,13 +112,13 @@ fn unread_events_of_a_few_bytes_do_not_break_the_connection_that_they_came_over(
 /// An HTTP/2 server that never reads an upload to `/stalled`, and answers any other with its size; how many it has
 /// begun.
 fn taking() -> (SocketAddr, Arc<AtomicUsize>) {
-    let (tell, told) = std::sync::mpsc::channel();
-    let begun = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&begun);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let upload_count = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&upload_count);
     std::thread::spawn(move || {
         runtime().block_on(async move {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            tell.send(listener.local_addr().unwrap()).unwrap();
+            sender.send(listener.local_addr().unwrap()).unwrap();
             loop {
                 let (socket, count) = (listener.accept().await.unwrap().0, Arc::clone(&count));
                 let service = service_fn(move |request: Request<Incoming>| {
@@ -136,7 +136,7 @@ fn taking() -> (SocketAddr, Arc<AtomicUsize>) {
             }
         });
     });
-    (told.recv().unwrap(), begun)
+    (receiver.recv().unwrap(), upload_count)
 }
 
 /// A connection of a client that uploads.
@@ -164,7 +164,7 @@ async fn other_uploads_complete(sender: &SendRequest<Full<Bytes>>) {
 
 #[test]
 fn an_upload_that_the_server_does_not_read_leaves_both_connections_to_the_others() {
-    let (upstream, begun) = taking();
+    let (upstream, upload_count) = taking();
     let http1 = Upstream::start(|mut conn| {
         let head = conn.head().unwrap();
         if head.starts_with("POST /stalled") {
@@ -186,19 +186,19 @@ fn an_upload_that_the_server_does_not_read_leaves_both_connections_to_the_others
             stalled.abort();
         });
     }
-    assert!(begun.load(Relaxed) >= 5);
+    assert!(upload_count.load(Relaxed) >= 5);
 }
 
 #[test]
 fn small_uploads_that_together_take_a_servers_window_do_not_stop_later_ones() {
-    let (upstream, begun) = taking();
+    let (upstream, upload_count) = taking();
     let proxy = TestProxy::with(upstream, &[("upstream_http", "http2"), ("workers", "1")]);
     runtime().block_on(async {
         let sender = connected(proxy.addr).await;
         // The server's window is 1 MiB, and none of these is larger than what the proxy keeps.
         let stalled: Vec<_> =
             (0..30).map(|_| tokio::spawn(sender.clone().send_request(upload("/stalled", 60_000)))).collect();
-        while begun.load(Relaxed) < stalled.len() {
+        while upload_count.load(Relaxed) < stalled.len() {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
         tokio::time::sleep(std::time::Duration::from_millis(1_000)).await;

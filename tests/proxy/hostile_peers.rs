@@ -313,7 +313,7 @@ fn the_body_of_an_answer_to_head_is_not_the_next_answer() {
 
 #[test]
 fn endless_interim_responses_delay_no_other_client() {
-    let (report, gone) = reports();
+    let (report, flood_ended) = reports();
     let upstream = Upstream::start(move |mut conn| {
         let request = conn.request().unwrap();
         if !request.head.starts_with("GET /flood") {
@@ -331,7 +331,7 @@ fn endless_interim_responses_delay_no_other_client() {
         serves(&proxy);
     }
     drop(client);
-    gone();
+    flood_ended();
 }
 
 #[test]
@@ -411,9 +411,9 @@ fn streams_that_are_reset_as_soon_as_they_begin_leave_nothing_behind() {
     let mut attacker = Frames::connect(proxy.addr);
     for number in 0..5_000 {
         let stream = number * 2 + 1;
-        let begun = attacker.send(frames::HEADERS, frames::END_HEADERS | frames::END_STREAM, stream, frames::GET);
+        let is_sent = attacker.send(frames::HEADERS, frames::END_HEADERS | frames::END_STREAM, stream, frames::GET);
         // A proxy that has enough may close.
-        if !begun || !attacker.send(frames::RST_STREAM, 0, stream, &8u32.to_be_bytes()) {
+        if !is_sent || !attacker.send(frames::RST_STREAM, 0, stream, &8u32.to_be_bytes()) {
             break;
         }
     }

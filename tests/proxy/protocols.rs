@@ -33,16 +33,16 @@ fn get(path: &str) -> Request<Bytes> {
 
 /// An HTTP/2 upstream that answers with two pieces and trailers, and sends its requests to the test.
 fn echoing(tls: Option<rustls::ServerConfig>) -> (SocketAddr, Receiver<(Request<Bytes>, HeaderMap)>) {
-    let (tell, told) = channel();
+    let (sender, requests) = channel();
     let addr = http2::upstream(tls, move |request, trailers| {
-        tell.send((request, trailers)).unwrap();
+        sender.send((request, trailers)).unwrap();
         let mut ending = HeaderMap::new();
         ending.insert("grpc-status", "0".parse().unwrap());
         let response =
             Response::builder().status(200).header("x-from", "h2").header("content-type", "application/grpc");
         (response.body(vec![Bytes::from("first"), Bytes::from("second")]).unwrap(), Some(ending))
     });
-    (addr, told)
+    (addr, requests)
 }
 
 #[test]
@@ -90,14 +90,14 @@ fn a_stream_from_an_http1_server_reaches_an_http2_client_with_its_end() {
 
 #[test]
 fn an_http1_client_reaches_an_http2_server() {
-    let (addr, told) = echoing(None);
+    let (addr, requests) = echoing(None);
     let proxy = TestProxy::with(addr, &[("upstream_http", "http2")]);
     let mut client = proxy.client();
     for _ in 0..2 {
         let response = client.send(chat("{\"a\":1}")).response();
         assert_eq!((response.status(), response.text().as_str()), (200, "firstsecond"));
         assert_eq!(response.trailers, [("grpc-status".into(), "0".into())]);
-        let (request, _) = told.recv().unwrap();
+        let (request, _) = requests.recv().unwrap();
         assert_eq!((request.uri().path(), &request.body()[..]), ("/v1/chat/completions", &b"{\"a\":1}"[..]));
         assert_eq!(request.uri().authority().unwrap(), "proxy.test");
     }
@@ -105,7 +105,7 @@ fn an_http1_client_reaches_an_http2_server() {
 
 #[test]
 fn grpc_passes_through_with_its_trailers_both_ways() {
-    let (addr, told) = echoing(None);
+    let (addr, requests) = echoing(None);
     let proxy = TestProxy::new(addr);
     let request = Request::post("http://proxy.test/inference.GRPCInferenceService/ModelStreamInfer")
         .header("content-type", "application/grpc")
@@ -117,7 +117,7 @@ fn grpc_passes_through_with_its_trailers_both_ways() {
     let reply = http2::request(proxy.addr, None, request, Some(trailers));
     assert_eq!((reply.status, &reply.body[..]), (200, &b"firstsecond"[..]));
     assert_eq!(reply.trailers.unwrap()["grpc-status"], "0");
-    let (request, trailers) = told.recv().unwrap();
+    let (request, trailers) = requests.recv().unwrap();
     assert_eq!(
         (&request.body()[..], request.headers()["te"].to_str().unwrap()),
         (&b"\0\0\0\0\x05hello"[..], "trailers")
@@ -200,7 +200,7 @@ fn wide() -> Vec<u8> {
 /// An HTTP/2 upstream that sends these frames after its whole first request, then closes if it must, and answers later
 /// ones. Returns the bodies that it got.
 fn reluctant(
-    says: impl Fn(u32) -> Vec<u8> + Send + Sync + 'static,
+    answer: impl Fn(u32) -> Vec<u8> + Send + Sync + 'static,
     hangs_up: bool,
 ) -> (Upstream, Arc<Mutex<Vec<Vec<u8>>>>) {
     let bodies = Arc::new(Mutex::new(Vec::new()));
@@ -216,7 +216,7 @@ fn reluctant(
                 got.len()
             };
             if number == 1 {
-                conn.send(says(stream));
+                conn.send(answer(stream));
                 if hangs_up {
                     return;
                 }
@@ -280,14 +280,14 @@ fn a_request_survives_a_goodbye_on_every_open_connection() {
 
 #[test]
 fn a_request_that_is_refused_mid_body_is_sent_again_whole() {
-    let (tell, told) = channel();
+    let (sender, bodies) = channel();
     let upstream = Upstream::start(move |mut conn| {
         conn.send(wide());
         let stream = frames::read_request(&mut conn);
         conn.send(frames::frame(frames::RST_STREAM, 0, stream, &REFUSED));
         let (stream, body) = frames::read_whole_request(&mut conn);
         conn.send(frames::frame(frames::HEADERS, frames::END_HEADERS | frames::END_STREAM, stream, b"\x88"));
-        tell.send(body).unwrap();
+        sender.send(body).unwrap();
     });
     let proxy = TestProxy::with(upstream.addr, &[("upstream_http", "http2"), ("workers", "1")]);
     let mut client = proxy.client();
@@ -296,20 +296,20 @@ fn a_request_that_is_refused_mid_body_is_sent_again_whole() {
     std::thread::sleep(Duration::from_millis(200));
     let rest = "a".repeat(65_536 - 8) + "\"}";
     assert_eq!(client.send(&rest).response().status(), 200);
-    assert_eq!(told.recv().unwrap(), format!("{{\"a\":\"{rest}").into_bytes());
+    assert_eq!(bodies.recv().unwrap(), format!("{{\"a\":\"{rest}").into_bytes());
 }
 
 #[test]
 fn a_request_that_a_server_may_have_begun_or_that_is_too_large_to_be_kept_is_not_sent_again() {
     let large = format!("{{\"a\":\"{}\"}}", "a".repeat(65_536));
-    for (what, body, says) in [
+    for (what, body, reply_frame) in [
         ("broken", "{}", frames::frame(frames::RST_STREAM, 0, 1, &INTERNAL)),
         // It is the last one that it has begun.
         ("leaving", "{}", frames::frame(frames::GOAWAY, 0, 0, &[1_u32.to_be_bytes(), [0; 4]].concat())),
         ("leaving in trouble", "{}", frames::frame(frames::GOAWAY, 0, 0, &[[0; 4], INTERNAL].concat())),
         ("large", &large, frames::frame(frames::RST_STREAM, 0, 1, &REFUSED)),
     ] {
-        let (upstream, bodies) = reluctant(move |_| says.clone(), what == "leaving");
+        let (upstream, bodies) = reluctant(move |_| reply_frame.clone(), what == "leaving");
         let proxy = TestProxy::with(upstream.addr, &[("upstream_http", "http2"), ("workers", "1")]);
         assert_eq!(proxy.client().send(chat(body)).response().status(), 502, "{what}");
         assert_eq!(bodies.lock().unwrap().len(), 1, "{what}");
@@ -318,7 +318,7 @@ fn a_request_that_a_server_may_have_begun_or_that_is_too_large_to_be_kept_is_not
 
 #[test]
 fn a_large_upload_over_http2_arrives_whole() {
-    let (addr, told) = echoing(None);
+    let (addr, requests) = echoing(None);
     let payload: Bytes = (0..3 << 20).map(|at: u32| (at % 249) as u8).collect();
     for upstream_http in ["http2", "http1"] {
         let h1 = Upstream::answering(OK);
@@ -328,7 +328,7 @@ fn a_large_upload_over_http2_arrives_whole() {
         let reply = http2::request(proxy.addr, None, request, None);
         assert_eq!(reply.status, 200);
         if upstream_http == "http2" {
-            assert!(told.recv().unwrap().0.body() == &payload);
+            assert!(requests.recv().unwrap().0.body() == &payload);
         }
     }
 }
@@ -374,8 +374,8 @@ fn a_plaintext_client_of_a_tls_port_gets_an_explanation() {
     let ((cert, key), ca) = (tls_settings(&pki), pki.text("ca.pem"));
     let proxy = TestProxy::with(upstream.addr, &[("tls_cert", &cert), ("tls_key", &key), ("tls_client_ca", &ca)]);
     let refused = proxy.client().send(chat("{}")).response();
-    let told = "downstream; this port speaks TLS: try https://";
-    assert_eq!((refused.status(), refused.field("x-streamgauge-error")), (400, Some(told)));
+    let expected = "downstream; this port speaks TLS: try https://";
+    assert_eq!((refused.status(), refused.field("x-streamgauge-error")), (400, Some(expected)));
 
     // Other servers of TLS answer with an alert.
     let alert = Upstream::answering([21, 3, 3, 0, 2, 2, 10]);
@@ -436,12 +436,15 @@ fn a_renewed_certificate_is_used_without_a_restart_and_a_broken_one_is_not() {
 #[test]
 fn the_upstream_is_reached_over_tls_with_our_certificate() {
     let pki = Pki::new();
-    let (addr, told) = echoing(Some(server_config(&pki, Some(&pki.path("ca.pem")))));
+    let (addr, requests) = echoing(Some(server_config(&pki, Some(&pki.path("ca.pem")))));
     let (ca, cert, key) = (pki.text("ca.pem"), pki.text("client.pem"), pki.text("client.key"));
     let url = format!("https://{addr}");
     let proxy = TestProxy::to(&url, &[("upstream_ca", &ca), ("upstream_cert", &cert), ("upstream_key", &key)]);
     let response = proxy.client().send(chat("{}")).response();
-    assert_eq!((response.text().as_str(), told.recv().unwrap().0.version()), ("firstsecond", http::Version::HTTP_2));
+    assert_eq!(
+        (response.text().as_str(), requests.recv().unwrap().0.version()),
+        ("firstsecond", http::Version::HTTP_2)
+    );
 
     let without = TestProxy::to(&url, &[("upstream_ca", &ca)]);
     assert_eq!(without.client().send(chat("{}")).response().status(), 502);
@@ -462,10 +465,10 @@ fn http1_over_tls_to_the_upstream_is_kept_and_used_again() {
     let mut config = server_config(&pki, None);
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let config = Arc::new(config);
-    let (tell, told) = channel();
+    let (sender, connections) = channel();
     std::thread::spawn(move || {
         for socket in listener.incoming() {
-            let (mut socket, config, tell) = (socket.unwrap(), Arc::clone(&config), tell.clone());
+            let (mut socket, config, sender) = (socket.unwrap(), Arc::clone(&config), sender.clone());
             std::thread::spawn(move || {
                 let mut session = rustls::ServerConnection::new(config).unwrap();
                 let mut stream = rustls::Stream::new(&mut session, &mut socket);
@@ -475,7 +478,7 @@ fn http1_over_tls_to_the_upstream_is_kept_and_used_again() {
                 while let Ok(n @ 1..) = stream.read(&mut buffer) {
                     // The proxy tries whether the server can be reached; that brings no request.
                     if std::mem::take(&mut first) {
-                        tell.send(()).unwrap();
+                        sender.send(()).unwrap();
                     }
                     seen.extend_from_slice(&buffer[..n]);
                     while let Some(at) = seen.windows(4).position(|window| window == b"\r\n\r\n") {
@@ -494,17 +497,17 @@ fn http1_over_tls_to_the_upstream_is_kept_and_used_again() {
         // Longer than a connection rests after the proxy is through with it, a moment after its client.
         std::thread::sleep(Duration::from_millis(200));
     }
-    assert_eq!(told.try_iter().count(), 1, "one connection, its session tickets notwithstanding");
+    assert_eq!(connections.try_iter().count(), 1, "one connection, its session tickets notwithstanding");
 }
 
 /// Answers over TLS without a length, so the connection's end is the answer's end. Sends a close_notify only while the
 /// returned flag is true.
 fn ending(pki: &Pki) -> (SocketAddr, Arc<AtomicBool>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let (addr, says_so) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(true)));
+    let (addr, sends_notify) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(true)));
     let mut config = server_config(pki, None);
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    let (config, asked) = (Arc::new(config), Arc::clone(&says_so));
+    let (config, flag) = (Arc::new(config), Arc::clone(&sends_notify));
     std::thread::spawn(move || {
         for socket in listener.incoming() {
             let session = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
@@ -512,25 +515,25 @@ fn ending(pki: &Pki) -> (SocketAddr, Arc<AtomicBool>) {
             // The proxy tries whether the server can be reached; that brings no request.
             if matches!(stream.read(&mut [0; 4096]), Ok(1..)) {
                 stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nall of it").unwrap();
-                if asked.load(Relaxed) {
+                if flag.load(Relaxed) {
                     stream.conn.send_close_notify();
                 }
                 stream.flush().unwrap();
             }
         }
     });
-    (addr, says_so)
+    (addr, sends_notify)
 }
 
 #[test]
 fn a_reply_without_close_notify_is_truncated_for_the_client_too() {
     let pki = Pki::new();
-    let (addr, says_so) = ending(&pki);
+    let (addr, sends_notify) = ending(&pki);
     let ((cert, key), ca) = (tls_settings(&pki), pki.text("ca.pem"));
     let settings = [("upstream_ca", &*ca), ("tls_cert", &cert), ("tls_key", &key)];
     let proxy = TestProxy::to(&format!("https://{addr}"), &settings);
     for whole in [true, false] {
-        says_so.store(whole, Relaxed);
+        sends_notify.store(whole, Relaxed);
         let over_http1 = over_tls(proxy.addr, client_config(&pki, &["http/1.1"]));
         assert_eq!(over_http1.as_ref().err().map(std::io::Error::kind), (!whole).then_some(ErrorKind::ConnectionReset));
         assert_eq!(proxy.last_request()["outcome"], if whole { "success" } else { "truncated" });
@@ -608,8 +611,8 @@ fn a_server_that_tls_does_not_reach_is_not_ready_and_the_remedy_is_logged() {
         let settings = [("upstream_ca", &*ca.text("ca.pem")), ("upstream_server_name", name)];
         let proxy = TestProxy::to(&format!("https://{addr}"), &settings);
         until("it is not ready, and why", || {
-            let (ready, told) = proxy.ready();
-            !ready && told.contains(remedy)
+            let (ready, reason) = proxy.ready();
+            !ready && reason.contains(remedy)
         });
         let response = proxy.client().send(chat("{}")).response();
         assert_eq!(response.status(), 502);
@@ -660,8 +663,8 @@ fn a_websockets_bytes_are_counted_both_ways_with_those_that_came_with_the_heads(
     client.send("sooner");
     assert_eq!(client.rest(), b"helloand more");
     until("it is logged", || run.log().contains("\"request\""));
-    let (line, said) = (r#""request_bytes":10,"response_bytes":13"#, run.log());
-    assert!(said.contains(line) && said.contains(r#""status":101,"outcome":"success""#), "{said}");
+    let (line, log) = (r#""request_bytes":10,"response_bytes":13"#, run.log());
+    assert!(log.contains(line) && log.contains(r#""status":101,"outcome":"success""#), "{log}");
 }
 
 #[test]

@@ -50,8 +50,8 @@ fn a_client_that_leaves_a_stream_closes_the_upstream() {
 
 #[test]
 fn a_client_that_leaves_while_it_waits_closes_the_upstream() {
-    let (begun, has_begun) = reports();
-    let (upstream, closed) = watching(move |_| begun(()));
+    let (report_begin, has_begun) = reports();
+    let (upstream, closed) = watching(move |_| report_begin(()));
     let proxy = TestProxy::new(upstream.addr);
     for leave in [drop as fn(Client), Client::reset] {
         let mut client = proxy.client();
@@ -64,10 +64,10 @@ fn a_client_that_leaves_while_it_waits_closes_the_upstream() {
 
 #[test]
 fn a_client_that_leaves_in_the_middle_of_its_upload_closes_the_upstream() {
-    let ((begun, has_begun), (report, seen)) = (reports(), reports());
+    let ((report_begin, has_begun), (report, seen)) = (reports(), reports());
     let upstream = Upstream::start(move |mut conn| {
         conn.head();
-        begun(());
+        report_begin(());
         report(conn.closed().is_some());
     });
     let proxy = TestProxy::new(upstream.addr);
@@ -102,11 +102,11 @@ fn a_client_that_keeps_the_rest_of_its_body_when_it_has_its_answer_has_not_cance
 fn an_http2_client_that_leaves_in_the_middle_of_its_upload_has_left() {
     const POST: &[u8] = b"\x83\x86\x84\x01\x01a";
     for reason in [Some(0_u32), Some(8), None] {
-        let ((begun, has_begun), (report, rest)) = (reports(), reports());
+        let ((report_begin, has_begun), (report, rest)) = (reports(), reports());
         let upstream = Upstream::start(move |mut conn| {
             conn.head();
             conn.exactly("3\r\nabc\r\n".len());
-            begun(());
+            report_begin(());
             let mut rest = Vec::new();
             // It may end with a reset.
             let _ended = conn.stream.read_to_end(&mut rest).is_ok();

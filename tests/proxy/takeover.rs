@@ -19,7 +19,7 @@ use crate::support::client::Client;
 use crate::support::upstream::Upstream;
 use crate::support::{PATIENCE, upstream};
 
-const ASKED: &str = "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}";
+const REQUEST: &str = "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}";
 
 /// The program with these arguments, and all that it and its successors log.
 pub(crate) struct Program {
@@ -40,19 +40,19 @@ impl Program {
         command.stdin(Stdio::null()).stderr(Stdio::piped());
         prepare(&mut command);
         let mut child = command.spawn().unwrap();
-        let (tell, log) = mpsc::channel();
+        let (sender, log) = mpsc::channel();
         let stderr = BufReader::new(child.stderr.take().unwrap());
-        std::thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)));
+        std::thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
         let anywhere = SocketAddr::from(([0, 0, 0, 0], 0));
         let mut program = Self { child, log, listen: anywhere, admin: anywhere };
-        let begun = program.says("forwarding");
-        let address = |name: &str| begun.split(name).nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+        let line = program.wait_for_line("forwarding");
+        let address = |name: &str| line.split(name).nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
         (program.listen, program.admin) = (address(" listen="), address(" admin="));
         program
     }
 
     /// The next line of the log that has this in it.
-    fn says(&self, words: &str) -> String {
+    fn wait_for_line(&self, words: &str) -> String {
         let mut seen = Vec::new();
         loop {
             match self.log.recv_timeout(PATIENCE) {
@@ -86,8 +86,8 @@ fn process(line: &str) -> u32 {
 
 /// Waits until a process has ended, whether anybody has asked for its exit code or not.
 fn has_ended(process: u32) -> bool {
-    let begun = Instant::now();
-    while begun.elapsed() < PATIENCE {
+    let started_at = Instant::now();
+    while started_at.elapsed() < PATIENCE {
         match std::fs::read_to_string(format!("/proc/{process}/stat")) {
             Ok(stat) if stat.rsplit(')').next().is_none_or(|rest| !rest.starts_with(" Z")) => {}
             _ => return true,
@@ -117,7 +117,7 @@ fn server(release: impl Fn() + Send + Sync + 'static) -> Upstream {
 
 /// One request on a connection; whether the connection may be used again.
 fn exchange(stream: &mut TcpStream) -> Result<bool, String> {
-    stream.write_all(ASKED.as_bytes()).map_err(|error| format!("sending: {error}"))?;
+    stream.write_all(REQUEST.as_bytes()).map_err(|error| format!("sending: {error}"))?;
     let (mut seen, mut buffer) = (Vec::new(), [0; 4096]);
     while !seen.ends_with(b"\r\n0\r\n\r\n") {
         match stream.read(&mut buffer) {
@@ -141,13 +141,13 @@ fn connect(addr: SocketAddr) -> Result<TcpStream, String> {
 }
 
 /// Requests without a pause, on connections of their own or on kept ones, until `stop`; what failed.
-fn load(addr: SocketAddr, kept: bool, done: &AtomicUsize, stop: &AtomicBool) -> Vec<String> {
+fn load(addr: SocketAddr, keep_alive: bool, done: &AtomicUsize, stop: &AtomicBool) -> Vec<String> {
     let mut failed = Vec::new();
     let mut open: Option<TcpStream> = None;
     while !stop.load(Ordering::SeqCst) {
         let mut once = || {
             let mut stream = open.take().map_or_else(|| connect(addr), Ok)?;
-            Ok::<_, String>(exchange(&mut stream)?.then_some(stream).filter(|_| kept))
+            Ok::<_, String>(exchange(&mut stream)?.then_some(stream).filter(|_| keep_alive))
         };
         match once() {
             Ok(stream) => open = stream,
@@ -166,15 +166,15 @@ fn three_processes_after_one_another_take_over_under_load_and_no_request_fails()
     let to = format!("--upstream=http://{}", server.addr);
     let program = Program::start(&[&to, "--listen=127.0.0.1:0", "--admin=127.0.0.1:0"], |_| {});
     let mut held = Client::connect(program.listen);
-    held.send(ASKED.replace("/v1/chat/completions", "/held")).head();
+    held.send(REQUEST.replace("/v1/chat/completions", "/held")).head();
     let mut scraper = Client::connect(program.admin);
     assert_eq!(scraper.send("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n").response().status(), 200);
 
     let (done, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     let clients: Vec<_> = [false, true, false, true, false, true]
-        .map(|kept| {
+        .map(|keep_alive| {
             let (addr, done, stop) = (program.listen, Arc::clone(&done), Arc::clone(&stop));
-            std::thread::spawn(move || load(addr, kept, &done, &stop))
+            std::thread::spawn(move || load(addr, keep_alive, &done, &stop))
         })
         .into();
     let mut processes = vec![program.id()];
@@ -184,16 +184,16 @@ fn three_processes_after_one_another_take_over_under_load_and_no_request_fails()
             std::thread::sleep(Duration::from_millis(5));
         }
         signal(*processes.last().unwrap(), Signal::SIGUSR2);
-        processes.push(process(&program.says("has taken over")));
+        processes.push(process(&program.wait_for_line("has taken over")));
     }
     // Another 100 are served by the last one, which has the admin port to itself.
     let before = done.load(Ordering::SeqCst);
     while done.load(Ordering::SeqCst) < before + 100 {
         std::thread::sleep(Duration::from_millis(5));
     }
-    let mut gone = String::new();
-    scraper.stream.read_to_string(&mut gone).unwrap();
-    assert_eq!(gone, "", "a kept connection of a scraper ends, so that its next one is the successor's");
+    let mut rest = String::new();
+    scraper.stream.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "", "a kept connection of a scraper ends, so that its next one is the successor's");
     let count = || {
         let metrics =
             Client::connect(program.admin).send("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").response().text();
@@ -227,12 +227,12 @@ fn a_successor_that_cannot_start_leaves_everything_to_the_process_that_serves() 
     let program = Program::start(&[&format!("--config={}", file.display())], |_| {});
     std::fs::write(&file, "upstream: nowhere\n").unwrap();
     signal(program.id(), Signal::SIGUSR2);
-    program.says("ended before it could take over; this one goes on");
+    program.wait_for_line("ended before it could take over; this one goes on");
     assert_eq!(exchange(&mut connect(program.listen).unwrap()), Ok(true));
     // And the next one can.
     std::fs::write(&file, good).unwrap();
     signal(program.id(), Signal::SIGUSR2);
-    let successor = process(&program.says("has taken over"));
+    let successor = process(&program.wait_for_line("has taken over"));
     // Either process may accept this connection.
     exchange(&mut connect(program.listen).unwrap()).unwrap();
     assert!(has_ended(program.id()));
@@ -248,7 +248,7 @@ fn a_capture_continues_in_the_process_that_takes_over() {
     let program = Program::start(&[&to, &into, "--listen=127.0.0.1:0", "--admin=127.0.0.1:0"], |_| {});
     assert_eq!(exchange(&mut connect(program.listen).unwrap()), Ok(true));
     signal(program.id(), Signal::SIGUSR2);
-    let successor = process(&program.says("has taken over"));
+    let successor = process(&program.wait_for_line("has taken over"));
     assert!(has_ended(program.id()));
     for _ in 0..2 {
         assert_eq!(exchange(&mut connect(program.listen).unwrap()), Ok(true));
@@ -283,7 +283,7 @@ fn with_sockets_of_systemd_clients_wait_through_a_restart_and_none_is_refused() 
     let path = folder.path().join("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
     manager.set_read_timeout(Some(PATIENCE)).unwrap();
-    let told = || {
+    let notification = || {
         let mut buffer = [0; 256];
         let n = manager.recv(&mut buffer).unwrap();
         String::from_utf8(buffer[..n].to_vec()).unwrap()
@@ -292,34 +292,34 @@ fn with_sockets_of_systemd_clients_wait_through_a_restart_and_none_is_refused() 
     let listen = listeners[0].local_addr().unwrap();
 
     let first = activated(&to, &listeners, &path);
-    assert_eq!(told(), "READY=1");
+    assert_eq!(notification(), "READY=1");
     assert_eq!((first.listen, exchange(&mut connect(listen).unwrap())), (listen, Ok(true)));
     signal(first.id(), Signal::SIGTERM);
-    assert_eq!(told(), "STOPPING=1");
+    assert_eq!(notification(), "STOPPING=1");
     assert!(has_ended(first.id()));
     let waiting = std::thread::spawn(move || exchange(&mut connect(listen)?));
 
     let second = activated(&to, &listeners, &path);
-    assert_eq!(told(), "READY=1");
+    assert_eq!(notification(), "READY=1");
     assert_eq!(waiting.join().unwrap(), Ok(true));
 
     signal(second.id(), Signal::SIGHUP);
-    let reloading = told();
+    let reloading = notification();
     let began = reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap_or_else(|| panic!("{reloading}"));
     let (now, began) = (streamgauge::clock::kernel_monotonic_micros().unwrap(), began.parse::<u64>().unwrap());
     assert!(began <= now && now - began < 60_000_000, "{began} of {now}");
-    assert_eq!(told(), "READY=1");
+    assert_eq!(notification(), "READY=1");
 
     // The sockets go on to a successor, and the service manager hears which process is the service's.
     signal(second.id(), Signal::SIGUSR2);
-    assert!(told().starts_with("RELOADING=1\n"));
-    let successor = process(&second.says("has taken over"));
-    let mut both = [told(), told()];
+    assert!(notification().starts_with("RELOADING=1\n"));
+    let successor = process(&second.wait_for_line("has taken over"));
+    let mut both = [notification(), notification()];
     both.sort();
     assert_eq!(both, [format!("MAINPID={successor}\nREADY=1"), "READY=1".to_owned()]);
     assert!(has_ended(second.id()));
     assert_eq!(exchange(&mut connect(listen).unwrap()), Ok(true));
     signal(successor, Signal::SIGTERM);
-    assert_eq!(told(), "STOPPING=1");
+    assert_eq!(notification(), "STOPPING=1");
     assert!(has_ended(successor));
 }

@@ -192,13 +192,13 @@ fn pending_counts_are_exported_before_shutdown() {
     command.args(["proxy", "--listen=127.0.0.1:0", "--admin=127.0.0.1:0", "--access-log", "--log-format=json"]);
     command.arg(format!("--upstream=http://{}", upstream.addr)).arg(format!("--tokenizer=*={}", file()));
     let mut proxy = command.env_clear().stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(proxy.stderr.take().unwrap()).lines().map(|line| line.unwrap());
-    let forwarding = said.find(|line| line.contains("forwarding")).unwrap();
+    let mut lines = BufReader::new(proxy.stderr.take().unwrap()).lines().map(|line| line.unwrap());
+    let forwarding = lines.find(|line| line.contains("forwarding")).unwrap();
     let listen = forwarding.split("\"listen\":\"").nth(1).unwrap().split('"').next().unwrap();
     let reply = Client::connect(listen.parse().unwrap()).send(chat("{\"stream\":true}")).response();
     assert_eq!(reply.text(), chunks.concat());
     kill(Pid::from_raw(proxy.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
-    let access = said.find(|line| line.contains("tokens_from")).expect("the request is logged");
+    let access = lines.find(|line| line.contains("tokens_from")).expect("the request is logged");
     assert!(access.contains("\"tokens_from\":\"tokenizer\""), "{access}");
     assert_eq!(proxy.wait().unwrap().code(), Some(0));
 }
@@ -229,11 +229,11 @@ fn a_file_that_is_no_tokenizer_is_named_and_nothing_of_it_is_shown() {
     let (absent, other) = (folder.path().join("absent.json"), folder.path().join("other.json"));
     std::fs::write(&other, "{\"secret\": 1}").unwrap();
     let begin = |path: &Path| format!("cannot use {} as the tokenizer of llama-* (--tokenizer): ", path.display());
-    let said = start(&absent);
-    assert!(said.contains(&(begin(&absent) + "No such file or directory")), "{said}");
-    let said = start(&other);
+    let stderr = start(&absent);
+    assert!(stderr.contains(&(begin(&absent) + "No such file or directory")), "{stderr}");
+    let stderr = start(&other);
     let expected = begin(&other) + "expected a tokenizer.json as Hugging Face's tokenizers write it";
-    assert!(said.contains(&expected) && !said.contains("secret"), "{said}");
+    assert!(stderr.contains(&expected) && !stderr.contains("secret"), "{stderr}");
 }
 
 /// The text that a tokenizer would get of a vector, if the stream ended after so many bytes.

@@ -29,13 +29,13 @@ impl Namespace {
     /// The reason if this system permits no namespaces, or no rules in them.
     fn new() -> Result<Self, String> {
         let (jobs, inbox) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
-            let begun = unshare(CloneFlags::CLONE_NEWNET).map(|()| gettid().as_raw());
-            tell.send(begun).unwrap();
+            let result = unshare(CloneFlags::CLONE_NEWNET).map(|()| gettid().as_raw());
+            sender.send(result).unwrap();
             inbox.into_iter().for_each(|job| job());
         });
-        let thread = told.recv().unwrap().map_err(|error| format!("no network namespace can be made: {error}"))?;
+        let thread = receiver.recv().unwrap().map_err(|error| format!("no network namespace can be made: {error}"))?;
         let namespace = Self { jobs, thread };
         namespace.commands("ip link set lo up")?;
         namespace.commands(
@@ -46,9 +46,9 @@ impl Namespace {
     }
 
     fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
-        let (tell, told) = mpsc::channel();
-        self.jobs.send(Box::new(move || tell.send(job()).unwrap())).unwrap();
-        told.recv().expect("the job ends")
+        let (sender, receiver) = mpsc::channel();
+        self.jobs.send(Box::new(move || sender.send(job()).unwrap())).unwrap();
+        receiver.recv().expect("the job ends")
     }
 
     /// Runs these lines of shell, which a system that permits namespaces permits too.
@@ -62,8 +62,8 @@ impl Namespace {
         self.run(move || {
             let mut command = Command::new("sh");
             let output = command.args(["-ec", &lines]).stdin(Stdio::null()).output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            if output.status.success() { Ok(()) } else { Err(said) }
+            let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            if output.status.success() { Ok(()) } else { Err(stderr) }
         })
     }
 

@@ -70,8 +70,8 @@ fn usage_is_requested_and_the_client_sees_an_unchanged_stream() {
     let reply = ask(&proxy, body);
     assert_eq!(reply.text(), [TOKEN, END, DONE].concat());
     assert!(!reply.truncated);
-    let (head, asked) = seen();
-    assert_eq!(asked, "{\"stream\": true, \"messages\": [],\"stream_options\":{\"include_usage\":true}}");
+    let (head, sent_body) = seen();
+    assert_eq!(sent_body, "{\"stream\": true, \"messages\": [],\"stream_options\":{\"include_usage\":true}}");
     assert_eq!((field(&head, "Content-Length"), field(&head, "Transfer-Encoding")), (None, Some("chunked")));
     assert_eq!(tokens(&proxy), [("usage".to_owned(), "3".to_owned())]);
 }
@@ -114,8 +114,8 @@ fn continuous_usage_is_requested_from_servers_that_support_it_and_hidden_from_cl
         let proxy = TestProxy::with(upstream.addr, &[("ask_usage", "true"), ("provider", provider)]);
         assert_eq!(ask(&proxy, "{\"stream\":true}").text(), [TOKEN, END, DONE].concat(), "{provider}");
         let running = if knows { ",\"continuous_usage_stats\":true" } else { "" };
-        let asked = format!("{{\"stream\":true,\"stream_options\":{{\"include_usage\":true{running}}}}}");
-        assert_eq!(seen().1, asked, "{provider}");
+        let expected = format!("{{\"stream\":true,\"stream_options\":{{\"include_usage\":true{running}}}}}");
+        assert_eq!(seen().1, expected, "{provider}");
         assert_eq!(tokens(&proxy), [("usage".to_owned(), "3".to_owned())]);
         let page =
             Client::connect(proxy.admin).send("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").response().text();

@@ -92,9 +92,9 @@ fn every_row_that_is_written_for_aiperf_is_one_by_its_own_models() {
             trace(&["convert", of, "--to", format, "--output", path.to_str().unwrap()]);
             judge.arg(format).arg(path);
         }
-        let said = judge.output().unwrap();
-        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
-        let rows: Value = serde_json::from_slice(&said.stdout).unwrap();
+        let output = judge.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
         let expected = json!({"mooncake": requests, "bailian": requests, "single_turn": requests,
             "multi_turn": requests, "weka": sessions});
         assert_eq!(rows, expected, "{of}");
@@ -110,8 +110,8 @@ fn aiperf_sends_exactly_the_requests_of_a_trace_that_was_converted_for_it() {
     let text = |name: &str| at(name).to_str().unwrap().to_owned();
     trace(&["cut", TRACE, "--to", "6s", "--output-format", "streamgauge", "--output", &text("cut.jsonl.zst")]);
     trace(&["convert", &text("cut.jsonl.zst"), "--to", "mooncake", "--output", &text("trace.jsonl")]);
-    let wanted = rows(&at("cut.jsonl.zst"));
-    assert_eq!(wanted.len(), 23);
+    let source = rows(&at("cut.jsonl.zst"));
+    assert_eq!(source.len(), 23);
 
     // Prompts cost nothing, so that answers do not pile up.
     let sim = tools::sim(&["--model=tiny", "--prefill-rate=10000000"]);
@@ -123,32 +123,32 @@ fn aiperf_sends_exactly_the_requests_of_a_trace_that_was_converted_for_it() {
 
     let lengths = |row: &TraceEntry| (row.prompt.tokens.unwrap(), row.output_tokens.unwrap());
     let theirs = of_aiperf(&at("aiperf"));
-    assert_eq!(theirs.len(), wanted.len());
-    let planned = by_moment(&wanted, wanted.iter().map(lengths).collect());
-    for (theirs, planned) in by_moment(&wanted, theirs).into_iter().zip(planned) {
+    assert_eq!(theirs.len(), source.len());
+    let planned = by_moment(&source, source.iter().map(lengths).collect());
+    for (theirs, planned) in by_moment(&source, theirs).into_iter().zip(planned) {
         // AIPerf counts the tokens of its text anew, in which the seam of two blocks may become other tokens.
         let close = theirs.0.abs_diff(planned.0) * 10_000 <= planned.0;
         assert!(close && theirs.1 == planned.1, "AIPerf counts {theirs:?} of {planned:?}");
     }
 
     let got = rows(&at("captured"));
-    assert_eq!(got.len(), wanted.len());
-    let outputs = |rows: &[TraceEntry]| by_moment(&wanted, rows.iter().map(|row| row.output_tokens).collect());
-    assert_eq!(outputs(&got), outputs(&wanted), "lengths as the proxy counted them");
+    assert_eq!(got.len(), source.len());
+    let outputs = |rows: &[TraceEntry]| by_moment(&source, rows.iter().map(|row| row.output_tokens).collect());
+    assert_eq!(outputs(&got), outputs(&source), "lengths as the proxy counted them");
     // The words of a longer prompt are more bytes: which request came when is seen in what was received.
     let bytes = |row: &TraceEntry| row.prompt.bytes.unwrap() as f64;
-    let per_token = got.iter().map(bytes).sum::<f64>() / wanted.iter().map(|row| lengths(row).0 as f64).sum::<f64>();
+    let per_token = got.iter().map(bytes).sum::<f64>() / source.iter().map(|row| lengths(row).0 as f64).sum::<f64>();
     let mut worst = 0.0_f64;
-    for (got_row, wanted_row) in got.iter().zip(&wanted) {
+    for (got_row, source_row) in got.iter().zip(&source) {
         // From the middle row, so that a late first one does not count for all.
         let offset = |rows: &[TraceEntry], row: &TraceEntry| (row.at as f64 - rows[rows.len() / 2].at as f64) / 1e6;
-        worst = worst.max((offset(&got, got_row) - offset(&wanted, wanted_row)).abs());
+        worst = worst.max((offset(&got, got_row) - offset(&source, source_row)).abs());
     }
     eprintln!("{} requests, {per_token:.3} bytes per prompt token, arrivals at most {worst:.1} ms off", got.len());
     assert!(worst < TOLERANCE_MS, "arrivals are {worst} ms off");
-    let in_order = |rows: &[TraceEntry], of: fn(&TraceEntry) -> u64| by_moment(&wanted, rows.iter().map(of).collect());
+    let in_order = |rows: &[TraceEntry], of: fn(&TraceEntry) -> u64| by_moment(&source, rows.iter().map(of).collect());
     let (sent, planned) =
-        (in_order(&got, |row| row.prompt.bytes.unwrap()), in_order(&wanted, |row| row.prompt.tokens.unwrap()));
+        (in_order(&got, |row| row.prompt.bytes.unwrap()), in_order(&source, |row| row.prompt.tokens.unwrap()));
     for (sent, planned) in sent.into_iter().zip(planned) {
         // A word is a token, and some words are longer: of a short prompt that is much.
         let expected = planned as f64 * per_token;

@@ -61,12 +61,12 @@ fn noticed_after<T>(
     connect: impl Fn(SocketAddr) -> T,
     try_once: impl Fn(&T, &dyn Fn()) -> Instant,
 ) -> Duration {
-    let (begun, has_begun) = reports();
+    let (report_begin, has_begun) = reports();
     let (closed, was_closed) = reports();
     let upstream = Upstream::start(move |mut conn| {
         conn.request();
         begin(&mut conn);
-        begun(());
+        report_begin(());
         assert!(conn.closed().is_some(), "the proxy never closed");
         closed(Instant::now());
     });
@@ -83,9 +83,9 @@ fn noticed_after<T>(
     };
     let mut times: Vec<Duration> = (0..TRIES).map(one).collect();
     times.sort();
-    let gone = [("error_type", "client_disconnect")];
+    let labels = [("error_type", "client_disconnect")];
     until("every leaving is counted", SOON, || {
-        count(&proxy.scrape(), "http_server_request_duration_seconds", &gone) == TRIES as u64
+        count(&proxy.scrape(), "http_server_request_duration_seconds", &labels) == TRIES as u64
     });
     times[TRIES / 2]
 }
@@ -133,16 +133,16 @@ fn a_slot_of_llama_server_is_free_again_when_its_client_leaves() {
     let llama = tools::llama_with(&["--parallel", "1"]);
     let proxy = ProxyProcess::to(llama.addr);
     // Its metrics are not asked meanwhile: every answer of it puts off its next look at the clients by a second.
-    let said = |words: &str| llama.running.said(words);
+    let log_count = |words: &str| llama.running.log_count(words);
     for (number, stream) in [(1, true), (2, false)] {
         let mut client = proxy.client();
         let body = json!({"prompt": "Once", "max_tokens": LONG, "ignore_eos": true, "stream": stream});
         client.send(request("/v1/completions", &body));
-        until("the answer is being made", SOON, || said("processing task") == number);
-        assert_eq!(said("cancel task"), number - 1);
+        until("the answer is being made", SOON, || log_count("processing task") == number);
+        assert_eq!(log_count("cancel task"), number - 1);
         drop(client);
-        until("the slot is free", SOON, || said("stop processing") == number);
-        assert_eq!(said("cancel task"), number);
+        until("the slot is free", SOON, || log_count("stop processing") == number);
+        assert_eq!(log_count("cancel task"), number);
     }
     let metrics = metrics_parser::text(&get(llama.addr, "/metrics").text());
     assert_eq!(sum(&metrics, "llamacpp:requests_processing", &[]), 0.0);

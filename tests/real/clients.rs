@@ -49,11 +49,12 @@ fn of_proxy(sink: &OtlpSink, first: &str) -> BTreeMap<String, Times> {
     let mut seen = BTreeMap::new();
     for span in sink.client_spans() {
         // The whole request is the span above the one that has the reply.
-        let begun = by_id[&span.parent_span_id[..]].start_time_unix_nano;
+        let started_at = by_id[&span.parent_span_id[..]].start_time_unix_nano;
         let at = |name: &str| span.events.iter().find(|event| event.name == name).map(|event| event.time_unix_nano);
-        let since = |at: u64| at.saturating_sub(begun) as f64 / 1e6;
-        let told = attributes(&span.attributes);
-        if let (Some(id), Some(first), Some(last)) = (told["gen_ai.response.id"].as_str(), at(first), at("last_token"))
+        let since = |at: u64| at.saturating_sub(started_at) as f64 / 1e6;
+        let fields = attributes(&span.attributes);
+        if let (Some(id), Some(first), Some(last)) =
+            (fields["gen_ai.response.id"].as_str(), at(first), at("last_token"))
         {
             seen.insert(id.to_owned(), Times { ttft: since(first), last: since(last), ..Times::default() });
         }

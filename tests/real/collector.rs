@@ -51,9 +51,9 @@ fn what_arrives_over_grpc_is_what_was_scraped() {
         errors.sort_by_key(Value::to_string);
         Value::from(errors)
     };
-    let (gone, reset) = ("client_disconnect", "upstream_reset");
-    assert_eq!(errors(SpanKind::Server), json!(["503", gone, gone, reset]));
-    assert_eq!(errors(SpanKind::Client), json!(["404", "503", gone, gone, "error_event", reset]));
+    let (disconnect, reset) = ("client_disconnect", "upstream_reset");
+    assert_eq!(errors(SpanKind::Server), json!(["503", disconnect, disconnect, reset]));
+    assert_eq!(errors(SpanKind::Client), json!(["404", "503", disconnect, disconnect, "error_event", reset]));
     let server = spans.iter().find(|span| span.kind() == SpanKind::Server && hex(&span.trace_id) == TRACE).unwrap();
     assert_eq!(hex(&server.parent_span_id), "00f067aa0ba902b7");
 }
@@ -110,12 +110,12 @@ fn a_span_has_the_facts_of_its_request() {
     let (server, client) = (of_kind(SpanKind::Server), of_kind(SpanKind::Client));
     assert_eq!((server.name.as_str(), client.name.as_str()), ("POST /v1/chat/completions", "chat river"));
     assert_eq!((&client.parent_span_id, &client.trace_id), (&server.span_id, &server.trace_id));
-    let told = json!({
+    let expected = json!({
         "http.request.method": "POST", "http.response.status_code": 200, "url.scheme": "http",
         "http.route": "/v1/chat/completions",
     });
-    assert_eq!(attributes(&server.attributes), told);
-    let told = json!({
+    assert_eq!(attributes(&server.attributes), expected);
+    let expected = json!({
         "http.request.method": "POST", "http.response.status_code": 200,
         "server.address": "127.0.0.1", "server.port": upstream.addr.port(),
         "gen_ai.operation.name": "chat", "gen_ai.provider.name": "vllm", "gen_ai.request.model": "river",
@@ -128,7 +128,7 @@ fn a_span_has_the_facts_of_its_request() {
         "gen_ai.usage.input_tokens": 90, "gen_ai.usage.output_tokens": 12,
         "gen_ai.usage.cache_read.input_tokens": 64, "gen_ai.usage.reasoning.output_tokens": 5,
     });
-    assert_eq!(attributes(&client.attributes), told);
+    assert_eq!(attributes(&client.attributes), expected);
 }
 
 #[test]
@@ -150,9 +150,9 @@ fn a_record_of_the_access_log_has_the_trace_of_its_request_by_both_protocols() {
         let server = spans.iter().find(|span| span.kind() == SpanKind::Server).unwrap();
         assert_eq!((&record.trace_id, &record.span_id), (&server.trace_id, &server.span_id));
         assert_eq!((&*record.severity_text, record.flags & 1), ("INFO", 1));
-        let told = attributes(&record.attributes);
+        let fields = attributes(&record.attributes);
         assert_eq!(
-            (&told["status"], &told["model"], &told["outcome"]),
+            (&fields["status"], &fields["model"], &fields["outcome"]),
             (&json!(200), &json!(MODEL), &json!("success"))
         );
         let own = sink.logs("streamgauge::cli::proxy");
@@ -221,8 +221,8 @@ fn the_environment_decides_the_way_of_each_signal() {
     }
     for span in other.client_spans() {
         assert_eq!(events(&span), ["first_byte", "first_token", "last_token"]);
-        let told = attributes(&span.attributes);
-        let waited = told["gen_ai.response.time_to_first_chunk"].as_f64().unwrap() * 1e9;
+        let fields = attributes(&span.attributes);
+        let waited = fields["gen_ai.response.time_to_first_chunk"].as_f64().unwrap() * 1e9;
         let first = (span.events[1].time_unix_nano - span.start_time_unix_nano) as f64;
         assert!((waited - first).abs() < 2.0, "{waited} and {first} ns");
     }
@@ -248,7 +248,7 @@ fn a_collector_that_is_down_costs_counted_telemetry_and_nothing_else() {
     until("the spans of three requests are counted as lost", SOON, || dropped("otlp_traces") == 6.0);
     until("log records are counted as lost", SOON, || dropped("otlp_logs") > 0.0);
     until("data points are counted as lost", SOON, || dropped("otlp_metrics") > 0.0);
-    until("it has been said", SOON, || proxy.running.said("OTLP export failed") > 0);
+    until("it has been said", SOON, || proxy.running.log_count("OTLP export failed") > 0);
 
     let sink = OtlpSink::at(grpc, http);
     // Exports without a sink are lost; later ones are not.
@@ -263,6 +263,6 @@ fn a_collector_that_is_down_costs_counted_telemetry_and_nothing_else() {
     assert_eq!((dropped("otlp_traces"), dropped("otlp_metrics")), lost, "nothing more is lost");
     let state = json(&proxy.page("/api/state"));
     assert!(state["recent"].as_array().unwrap().iter().all(|request| request["outcome"] == "success"));
-    let complaints = proxy.running.said("OTLP export failed");
+    let complaints = proxy.running.log_count("OTLP export failed");
     assert!(complaints <= 3, "{complaints} lines for three signals within a minute");
 }

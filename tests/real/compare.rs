@@ -25,13 +25,13 @@ pub(crate) fn assert_same_text(one: &str, other: &str, what: &str) {
 
 /// The differences between two tables.
 pub(crate) fn differences(one: &Table, other: &Table) -> Vec<String> {
-    let told = |((name, labels), series): (&(String, Labels), &Series), other: Option<&Series>| match other {
+    let difference = |((name, labels), series): (&(String, Labels), &Series), other: Option<&Series>| match other {
         Some(other) if series == other => None,
         other => Some(format!("{name} {labels:?}\n    {series:?}\n    {other:?}")),
     };
     let missing = other.iter().filter(|(key, _)| !one.contains_key(*key));
-    let differing = one.iter().filter_map(|entry| told(entry, other.get(entry.0)));
-    differing.chain(missing.filter_map(|entry| told(entry, None))).collect()
+    let differing = one.iter().filter_map(|entry| difference(entry, other.get(entry.0)));
+    differing.chain(missing.filter_map(|entry| difference(entry, None))).collect()
 }
 
 /// Fails with the first differences of two tables.
@@ -43,8 +43,8 @@ pub(crate) fn assert_same(one: &Table, other: &Table, what: &str) {
 
 /// Fails unless `read` gives the same table soon.
 pub(crate) fn assert_same_soon(one: &Table, read: impl Fn() -> Table, what: &str) {
-    let begun = Instant::now();
-    while begun.elapsed() < SOON && !differences(one, &read()).is_empty() {
+    let started_at = Instant::now();
+    while started_at.elapsed() < SOON && !differences(one, &read()).is_empty() {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_same(one, &read(), what);
@@ -52,8 +52,8 @@ pub(crate) fn assert_same_soon(one: &Table, read: impl Fn() -> Table, what: &str
 
 /// The series that `keep`s, each as `keep` makes it.
 pub(crate) fn only(table: &Table, keep: impl Fn(&str, &Series) -> Option<Series>) -> Table {
-    let kept = table.iter().filter_map(|(key, series)| Some((key.clone(), keep(&key.0, series)?)));
-    kept.collect()
+    let entries = table.iter().filter_map(|(key, series)| Some((key.clone(), keep(&key.0, series)?)));
+    entries.collect()
 }
 
 /// The series that stay as they are while nothing is asked for: all but those of the process and its connections.

@@ -264,8 +264,8 @@ fn every_query_returns_data_of_real_proxies() {
     let _thinker = program(&["proxy", &upstream], thinker, thinker_admin, &newest(thinker_admin));
     // A proxy that has a certificate, and no server.
     let [tls_cert, tls_key] = certificate(directory.path());
-    let gone = format!("--upstream=http://{nobody}");
-    let arguments_of_lost = ["proxy", &gone, &tls_cert, &tls_key];
+    let dead_upstream = format!("--upstream=http://{nobody}");
+    let arguments_of_lost = ["proxy", &dead_upstream, &tls_cert, &tls_key];
     let _lost = program(&arguments_of_lost, lost_listen, lost_admin, &telemetry("streamgauge", lost_admin));
     let _run = ChildProcess::start("streamgauge", Path::new(env!("CARGO_BIN_EXE_streamgauge")), |command| {
         let target = format!("http://{demo_listen}");
@@ -314,19 +314,19 @@ fn every_query_returns_data_of_real_proxies() {
     }
     drop(before);
     let _proxy = proxy(&[]);
-    let asked = json!({"model": "thinker", "stream": true, "messages": [{"role": "user", "content": "How deep?"}]});
-    let begun = Instant::now();
+    let body = json!({"model": "thinker", "stream": true, "messages": [{"role": "user", "content": "How deep?"}]});
+    let started_at = Instant::now();
     while backends.iter().any(|backend| !backend.silent.is_empty()) {
-        if begun.elapsed() > LIMIT {
+        if started_at.elapsed() > LIMIT {
             let silent = backends.iter().flat_map(|backend| backend.silent.iter().map(move |query| (backend, query)));
             let silent: Vec<String> =
                 silent.map(|(backend, query)| format!("{}: {}: {}", backend.name, query.place, query.text)).collect();
             panic!("without an answer:\n{}", silent.join("\n"));
         }
         for proxy in [listen, thinker] {
-            assert_eq!(post(proxy, "/v1/chat/completions", &asked).status(), 200);
+            assert_eq!(post(proxy, "/v1/chat/completions", &body).status(), 200);
             // The limit in its header is no number.
-            let invalid = chat(&asked.to_string()).replacen("\r\n", "\r\nx-slo-ttft-ms: soon\r\n", 1);
+            let invalid = chat(&body.to_string()).replacen("\r\n", "\r\nx-slo-ttft-ms: soon\r\n", 1);
             assert_eq!(Client::connect(proxy).send(invalid).response().status(), 200);
         }
         backends.iter_mut().for_each(Backend::ask);

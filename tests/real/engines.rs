@@ -26,7 +26,7 @@ fn chat(model: &str, more: Value) -> Value {
 
 /// The contents of a stream: the text and the reason of each choice, and the last usage. The number of tokens per event
 /// varies from run to run.
-fn told(events: &[Value]) -> (BTreeMap<u64, String>, Value) {
+fn contents(events: &[Value]) -> (BTreeMap<u64, String>, Value) {
     let (mut choices, mut usage) = (BTreeMap::<u64, String>::new(), Value::Null);
     for event in events {
         for choice in event["choices"].as_array().unwrap() {
@@ -45,7 +45,7 @@ fn told(events: &[Value]) -> (BTreeMap<u64, String>, Value) {
 fn assert_alike(direct: &Response, proxied: &Response, what: &str) {
     assert_eq!(direct.status(), proxied.status(), "{what}");
     if proxied.field("content-type").is_some_and(|kind| kind.starts_with("text/event-stream")) {
-        assert_eq!(told(&events(direct)), told(&events(proxied)), "{what}");
+        assert_eq!(contents(&events(direct)), contents(&events(proxied)), "{what}");
     } else {
         assert_same_text(&same_each_time(&direct.text()), &same_each_time(&proxied.text()), what);
     }
@@ -62,12 +62,12 @@ fn every_answer_of_vllm_comes_through_as_it_was_and_its_tokens_are_counted() {
     let _turn = processes::shared_turn();
     let vllm = tools::vllm();
     let proxy = ProxyProcess::to(vllm.addr);
-    let asked = json!({"include_usage": true});
+    let options = json!({"include_usage": true});
     let requests = [
-        ("/v1/chat/completions", chat("tiny", json!({"stream": true, "stream_options": asked}))),
+        ("/v1/chat/completions", chat("tiny", json!({"stream": true, "stream_options": options}))),
         (
             "/v1/chat/completions",
-            chat("tiny", json!({"stream": true, "n": 2, "temperature": 0.8, "stream_options": asked})),
+            chat("tiny", json!({"stream": true, "n": 2, "temperature": 0.8, "stream_options": options})),
         ),
         ("/v1/chat/completions", chat("tiny", json!({}))),
         ("/v1/chat/completions", chat("tiny", json!({"max_tokens": "many"}))),
@@ -133,9 +133,9 @@ fn llama_servers_own_clocks_leave_out_what_is_around_the_model_and_its_counts_ar
     let engine = || metrics_parser::text(&get(llama.addr, "/metrics").text());
     let began = engine();
     for request in 0..REQUESTS {
-        let asked = json!({"stream": true, "ignore_eos": true, "stream_options": {"include_usage": true},
+        let fields = json!({"stream": true, "ignore_eos": true, "stream_options": {"include_usage": true},
             "messages": [{"role": "user", "content": format!("{request} times {}", "down the river ".repeat(40))}]});
-        assert_eq!(post(proxy.addr, "/v1/chat/completions", &chat("tiny", asked)).status(), 200);
+        assert_eq!(post(proxy.addr, "/v1/chat/completions", &chat("tiny", fields)).status(), 200);
     }
     let (ours, ended) = (proxy.settled(REQUESTS), engine());
     let grown = |name: &str| sum(&ended, name, &[]) - sum(&began, name, &[]);

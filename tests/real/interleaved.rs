@@ -38,19 +38,19 @@ enum Kind {
 
 impl Kind {
     /// How far two tools may be apart without a spread, in that figure.
-    fn allowance(self, told: f64, compared: f64) -> f64 {
+    fn allowance(self, reported: f64, compared: f64) -> f64 {
         match self {
-            Self::Latency(_) | Self::Whole(_) => f64::max(1.0, told / 100.0),
+            Self::Latency(_) | Self::Whole(_) => f64::max(1.0, reported / 100.0),
             Self::Rate => compared / 100.0,
             Self::Tokens => 0.0,
         }
     }
 
     /// How far the runs of one tool are apart, in the figure that is compared.
-    fn spread(self, told: Over, compared: f64) -> f64 {
+    fn spread(self, reported: Over, compared: f64) -> f64 {
         match self {
-            Self::Rate => (told.max - told.min) / told.median * compared,
-            _ => told.max - told.min,
+            Self::Rate => (reported.max - reported.min) / reported.median * compared,
+            _ => reported.max - reported.min,
         }
     }
 
@@ -77,14 +77,14 @@ const FIGURES: [Figure; 8] = [
         kind: Kind::Whole("gen_ai_server_time_to_first_token_seconds"),
         ours: "/metrics/ttft/avg",
         aiperf: "/time_to_first_token/avg",
-        vllm: |told| told["mean_ttft_ms"].as_f64(),
+        vllm: |document| document["mean_ttft_ms"].as_f64(),
     },
     Figure {
         name: "ITL, mean ms",
         kind: Kind::Latency("streamgauge_stream_inter_token_latency_seconds"),
         ours: "/metrics/itl/avg",
         aiperf: "/inter_token_latency/avg",
-        vllm: |told| told["mean_itl_ms"].as_f64(),
+        vllm: |document| document["mean_itl_ms"].as_f64(),
     },
     Figure {
         name: "TPOT, mean ms",
@@ -92,42 +92,42 @@ const FIGURES: [Figure; 8] = [
         ours: "/metrics/tpot/avg",
         // It has none.
         aiperf: "/tpot",
-        vllm: |told| told["mean_tpot_ms"].as_f64(),
+        vllm: |document| document["mean_tpot_ms"].as_f64(),
     },
     Figure {
         name: "E2E, mean ms",
         kind: Kind::Whole("gen_ai_server_request_duration_seconds"),
         ours: "/metrics/e2e/avg",
         aiperf: "/request_latency/avg",
-        vllm: |told| told["mean_e2el_ms"].as_f64(),
+        vllm: |document| document["mean_e2el_ms"].as_f64(),
     },
     Figure {
         name: "requests/s",
         kind: Kind::Rate,
         ours: "/throughput/requests",
         aiperf: "/request_throughput/avg",
-        vllm: |told| told["request_throughput"].as_f64(),
+        vllm: |document| document["request_throughput"].as_f64(),
     },
     Figure {
         name: "output tokens/s",
         kind: Kind::Rate,
         ours: "/throughput/output_tokens",
         aiperf: "/output_token_throughput/avg",
-        vllm: |told| told["output_throughput"].as_f64(),
+        vllm: |document| document["output_throughput"].as_f64(),
     },
     Figure {
         name: "ISL p50",
         kind: Kind::Tokens,
         ours: "/metrics/isl/p50",
         aiperf: "/input_sequence_length/p50",
-        vllm: |told| lengths(&told["input_lens"]),
+        vllm: |document| lengths(&document["input_lens"]),
     },
     Figure {
         name: "OSL p50",
         kind: Kind::Tokens,
         ours: "/metrics/osl/p50",
         aiperf: "/output_sequence_length/p50",
-        vllm: |told| lengths(&told["output_lens"]),
+        vllm: |document| lengths(&document["output_lens"]),
     },
 ];
 
@@ -187,8 +187,8 @@ fn aiperf(proxy: &ProxyProcess) -> Ran {
     let folder = tempdir().unwrap();
     let ((), measured) =
         observing(proxy, || tools::run("aiperf", &[&url(proxy.addr), folder.path().to_str().unwrap()]));
-    let told = result(&folder.path().join("profile_export_aiperf.json"));
-    let figures = FIGURES.iter().map(|figure| told.pointer(figure.aiperf)?.as_f64()).collect();
+    let document = result(&folder.path().join("profile_export_aiperf.json"));
+    let figures = FIGURES.iter().map(|figure| document.pointer(figure.aiperf)?.as_f64()).collect();
     Ran { figures, proxy: measured, before: median(of_aiperf(folder.path()).values().map(|times| times.before)) }
 }
 
@@ -196,8 +196,8 @@ fn vllm_bench(proxy: &ProxyProcess) -> Ran {
     let folder = tempdir().unwrap();
     let ((), measured) =
         observing(proxy, || tools::run("vllm-bench", &[&url(proxy.addr), folder.path().to_str().unwrap()]));
-    let told = result(&folder.path().join("vllm_bench.json"));
-    let figures = FIGURES.iter().map(|figure| (figure.vllm)(&told)).collect();
+    let document = result(&folder.path().join("vllm_bench.json"));
+    let figures = FIGURES.iter().map(|figure| (figure.vllm)(&document)).collect();
     Ran { figures, proxy: measured, before: median(of_vllm_bench(folder.path()).values().map(|times| times.before)) }
 }
 
@@ -218,9 +218,9 @@ fn ours(proxy: &ProxyProcess) -> [Ran; 2] {
     let load = [&["load", "--target", &url], &LOAD[..], &flags].concat();
     let (_, measured) = observing(proxy, || printed(&load));
     ["aiperf", "vllm"].map(|definitions| {
-        let told = printed(&["report", out, "--json", "--definitions", definitions]);
-        let told: Value = serde_json::from_slice(&told).unwrap();
-        let figures = FIGURES.iter().map(|figure| told.pointer(figure.ours)?.as_f64()).collect();
+        let output = printed(&["report", out, "--json", "--definitions", definitions]);
+        let report: Value = serde_json::from_slice(&output).unwrap();
+        let figures = FIGURES.iter().map(|figure| report.pointer(figure.ours)?.as_f64()).collect();
         Ran { figures, proxy: measured.clone(), before: 0.0 }
     })
 }
@@ -245,17 +245,18 @@ fn shown(over: Option<Over>) -> String {
 
 /// Adds two cells to a row; what is wrong if ours is too far off.
 fn compare(row: &mut String, figure: &Figure, at: usize, theirs: &[Ran], ours: &[Ran]) -> Option<String> {
-    let (told, own) = (over(theirs, |ran| ran.figures[at]), over(ours, |ran| ran.figures[at]));
-    if told.is_none() {
+    let (reported, own) = (over(theirs, |ran| ran.figures[at]), over(ours, |ran| ran.figures[at]));
+    if reported.is_none() {
         row.push_str(" – | – |");
         return None;
     }
-    _ = write!(row, " {} | {} |", shown(told), shown(own));
-    let (told, theirs, own) = (told?, over(theirs, |ran| ran.compared(at))?, over(ours, |ran| ran.compared(at))?);
+    _ = write!(row, " {} | {} |", shown(reported), shown(own));
+    let (reported, theirs, own) =
+        (reported?, over(theirs, |ran| ran.compared(at))?, over(ours, |ran| ran.compared(at))?);
     let apart = (own.median - theirs.median).abs();
-    let most = figure.kind.spread(told, theirs.median) + figure.kind.allowance(told.median, theirs.median);
-    let said = || format!("{}: {:.3} and ours {:.3}, {most:.3} is the most", figure.name, theirs.median, own.median);
-    (apart > most).then(said)
+    let most = figure.kind.spread(reported, theirs.median) + figure.kind.allowance(reported.median, theirs.median);
+    let message = || format!("{}: {:.3} and ours {:.3}, {most:.3} is the most", figure.name, theirs.median, own.median);
+    (apart > most).then(message)
 }
 
 #[test]
@@ -289,8 +290,8 @@ fn aiperf_and_vllm_bench_agree_with_report_by_their_definitions() {
     let mut far = Vec::new();
     for (at, figure) in FIGURES.iter().enumerate() {
         let mut row = format!("| {} |", figure.name);
-        far.extend(compare(&mut row, figure, at, &of_aiperf, &as_aiperf).map(|said| format!("AIPerf, {said}")));
-        far.extend(compare(&mut row, figure, at, &of_vllm, &as_vllm).map(|said| format!("vLLM bench, {said}")));
+        far.extend(compare(&mut row, figure, at, &of_aiperf, &as_aiperf).map(|message| format!("AIPerf, {message}")));
+        far.extend(compare(&mut row, figure, at, &of_vllm, &as_vllm).map(|message| format!("vLLM bench, {message}")));
         eprintln!("{row}");
         if figure.kind.of_proxy().is_some() {
             let all = [&of_aiperf, &as_aiperf, &of_vllm, &as_vllm];

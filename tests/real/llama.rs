@@ -197,8 +197,8 @@ fn tokens_and_finish_reasons_are_those_that_the_client_saw() {
         chat(json!({"stream": false, "stop": [stop]})),
         completion(json!({"max_tokens": 11})),
     ];
-    let asked = |(path, body): &(&str, Value)| seen(body["stream"] == true, &post(proxy.addr, path, body));
-    let all: BTreeMap<String, Seen> = requests.iter().map(asked).collect();
+    let exchange = |(path, body): &(&str, Value)| seen(body["stream"] == true, &post(proxy.addr, path, body));
+    let all: BTreeMap<String, Seen> = requests.iter().map(exchange).collect();
     let table = proxy.settled(requests.len());
 
     let usages: Vec<(u64, u64)> = all.values().filter_map(|seen| seen.usage).collect();
@@ -220,18 +220,18 @@ fn tokens_and_finish_reasons_are_those_that_the_client_saw() {
 
     let spans = || sink.client_spans();
     processes::until("every request has its spans", processes::SOON, || spans().len() == requests.len());
-    let told = spans().into_iter().map(|span| {
-        let told = attributes(&span.attributes);
-        let reasons = told["gen_ai.response.finish_reasons"].as_array().unwrap();
+    let span_values = spans().into_iter().map(|span| {
+        let fields = attributes(&span.attributes);
+        let reasons = fields["gen_ai.response.finish_reasons"].as_array().unwrap();
         let finishes = reasons.iter().enumerate().map(|(at, reason)| (at as u64, reason.as_str().unwrap().to_owned()));
         let finishes = finishes.collect();
-        let tokens = |name: &str| told.get(name).and_then(Value::as_u64);
+        let tokens = |name: &str| fields.get(name).and_then(Value::as_u64);
         let usage = tokens("gen_ai.usage.input_tokens").zip(tokens("gen_ai.usage.output_tokens"));
-        let id = told["gen_ai.response.id"].as_str().unwrap().to_owned();
+        let id = fields["gen_ai.response.id"].as_str().unwrap().to_owned();
         let pieces = all[&id].pieces;
         (id, Seen { finishes, pieces, usage })
     });
-    assert_eq!(told.collect::<BTreeMap<_, _>>(), all);
+    assert_eq!(span_values.collect::<BTreeMap<_, _>>(), all);
     let ends: Vec<&str> = all.values().flat_map(|seen| seen.finishes.values()).map(String::as_str).collect();
     assert!(ends.contains(&"stop") && ends.contains(&"length"), "{ends:?}");
 }

@@ -58,9 +58,9 @@ fn hits_lost_on_two_vllm_servers_behind_a_round_robin_are_those_of_their_own_cou
     // The round-robin: the next request to the next pod. Of conversations in turns, each turn comes to another pod.
     for (number, (session, turn)) in in_turns.chain(at_once).enumerate() {
         let pod = (number + turn as usize * usize::from(session < SESSIONS / 2)) % 2;
-        let asked = json!({"model": "tiny", "prompt": prompt(session, turn), "max_tokens": 4, "temperature": 0,
+        let body = json!({"model": "tiny", "prompt": prompt(session, turn), "max_tokens": 4, "temperature": 0,
             "stream": true, "stream_options": {"include_usage": true}});
-        assert_eq!(post(proxies[pod].addr, "/v1/completions", &asked).status(), 200);
+        assert_eq!(post(proxies[pod].addr, "/v1/completions", &body).status(), 200);
     }
     proxies.into_iter().for_each(ProxyProcess::end);
 

@@ -52,8 +52,8 @@ fn a_plan_for_what_aiperf_sent_holds_when_it_is_run() {
         let replay =
             ["replay", &captured, "--target", &target, &rate, SLO, "--loop", "--fail-if=goodput<95%", "--out", &out];
         let done = streamgauge(&[&replay[..], &LENGTH].concat());
-        let said = String::from_utf8_lossy(&done.stdout);
-        eprintln!("{rate}: {}", said.lines().find(|line| line.starts_with("goodput")).unwrap_or_default());
+        let stdout = String::from_utf8_lossy(&done.stdout);
+        eprintln!("{rate}: {}", stdout.lines().find(|line| line.starts_with("goodput")).unwrap_or_default());
         match done.status.code() {
             Some(0) => false,
             Some(1) => true,

@@ -25,7 +25,7 @@ fn secrets_are_in_no_log_metric_page_span_or_error() {
         assert_pages_are_silent(proxy.admin);
         until("traces arrive", SOON, || sink.spans().len() >= before + 12);
         until("metrics arrive", SOON, || !sink.metrics().is_empty());
-        until("the proxy logs both streams", SOON, || proxy.running.said("/v1/chat/completions") >= 2);
+        until("the proxy logs both streams", SOON, || proxy.running.log_count("/v1/chat/completions") >= 2);
         assert_silent(proxy.running.log(), "the log");
     }
     assert_silent(sink.text(), "OTLP");

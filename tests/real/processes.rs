@@ -54,9 +54,9 @@ pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 
 /// Waits until `is_so`.
 pub(crate) fn until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     while !is_so() {
-        assert!(begun.elapsed() < limit, "not within {limit:?}: {what}");
+        assert!(started_at.elapsed() < limit, "not within {limit:?}: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -110,12 +110,12 @@ impl ChildProcess {
         address: SocketAddr,
         is_ready: impl Fn() -> bool,
     ) -> Result<Self, String> {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         while TcpStream::connect(address).is_err() || !is_ready() {
             if let Some((status, _)) = self.ended(Duration::ZERO) {
                 return Err(format!("{} ended with {status}:\n{}", self.name, self.log()));
             }
-            assert!(begun.elapsed() < limit, "{} is not ready:\n{}", self.name, self.log());
+            assert!(started_at.elapsed() < limit, "{} is not ready:\n{}", self.name, self.log());
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(self)
@@ -127,7 +127,7 @@ impl ChildProcess {
     }
 
     /// How often it has written these words.
-    pub(crate) fn said(&self, words: &str) -> usize {
+    pub(crate) fn log_count(&self, words: &str) -> usize {
         self.log().matches(words).count()
     }
 
@@ -138,16 +138,16 @@ impl ChildProcess {
 
     /// Its exit, if that comes within `limit`, and how long it took; its log is whole then.
     pub(crate) fn ended(&mut self, limit: Duration) -> Option<(ExitStatus, Duration)> {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
-                let took = begun.elapsed();
+                let took = started_at.elapsed();
                 if let Some(reader) = self.reader.take() {
                     reader.join().unwrap();
                 }
                 return Some((status, took));
             }
-            if begun.elapsed() > limit {
+            if started_at.elapsed() > limit {
                 return None;
             }
             std::thread::sleep(Duration::from_millis(1));

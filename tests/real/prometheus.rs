@@ -59,8 +59,8 @@ fn prometheus_stores_every_count_of_a_known_run() {
     assert_eq!(promql.number(&format!("histogram_sum({chat})")), Some(of_chat.value));
     for quantile in [0.1, 0.5, 0.9, 0.99] {
         let (above, below) = bucket_of(of_chat, quantile);
-        let told = promql.number(&format!("histogram_quantile({quantile}, {chat})")).unwrap();
-        assert!((above..=below).contains(&told), "q{quantile} is {told}, which is not within {above}..{below}");
+        let value = promql.number(&format!("histogram_quantile({quantile}, {chat})")).unwrap();
+        assert!((above..=below).contains(&value), "q{quantile} is {value}, which is not within {above}..{below}");
     }
 
     exemplars_lead_to_the_trace(&promql, &sink);
@@ -106,8 +106,8 @@ fn promtool_finds_no_fault_and_every_family_of_the_catalog_is_there() {
     let mut check = check.spawn().unwrap();
     check.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     let output = check.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.is_empty(), "{}: {said}", output.status);
+    let messages = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && messages.is_empty(), "{}: {messages}", output.status);
 
     let families: BTreeSet<&str> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
@@ -125,8 +125,8 @@ fn promtool_finds_no_fault_and_every_family_of_the_catalog_is_there() {
     let of_proxy = |id: &Id| !others.iter().any(|begin| id.instrument().name.starts_with(begin));
     let frozen = Id::all().filter(|id| id.instrument().is_in(Convention::Frozen)).filter(of_proxy).count();
     assert_eq!(families.len(), frozen, "{families:?}");
-    let asked = |family: &&&str| EXPECTED.iter().any(|(name, ..)| name.starts_with(**family));
-    let unasked: Vec<&&str> = families.iter().filter(|family| !asked(family)).collect();
+    let is_queried = |family: &&&str| EXPECTED.iter().any(|(name, ..)| name.starts_with(**family));
+    let unasked: Vec<&&str> = families.iter().filter(|family| !is_queried(family)).collect();
     let of_process = [
         "process_cpu_seconds_total",
         "process_open_fds",

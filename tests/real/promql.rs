@@ -9,7 +9,7 @@ use super::http_client::{get, json};
 use super::support::metrics_parser::{Labels, Series, Table};
 
 /// Where the zero bucket begins that VictoriaMetrics makes of ours.
-const LEAST: f64 = 1e-9;
+const MIN_BUCKET_BOUND: f64 = 1e-9;
 
 /// A backend's query API.
 pub(crate) struct PromQl {
@@ -91,7 +91,7 @@ pub(crate) fn table(samples: &[Sample], like: &Table) -> Table {
             (_, _, Some(range)) => {
                 let native = series.native.get_or_insert_default();
                 let (below, above) = range.split_once("...").unwrap();
-                if below.parse::<f64>().unwrap() <= LEAST {
+                if below.parse::<f64>().unwrap() <= MIN_BUCKET_BOUND {
                     native.0 = *value as u64;
                 } else {
                     native.1.insert(index_below(above.parse().unwrap()), *value as u64);

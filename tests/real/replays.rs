@@ -62,10 +62,14 @@ fn replay_mooncake(engine: &Tool, name: &str, counters: [&[&str]; 2]) {
     let sent = ["input", "output"].map(|which| summary["tokens"][which].as_f64().unwrap());
     assert_eq!(grown, sent, "tokens as the engine counted them");
 
-    let (wanted, mut got) = (rows(Path::new(&scaled)), rows(&Path::new(&out).join("records.jsonl.zst")));
+    let (expected, mut got) = (rows(Path::new(&scaled)), rows(&Path::new(&out).join("records.jsonl.zst")));
     got.sort_by_key(|row| row.planned);
-    for (wanted, got) in wanted.iter().zip(&got) {
-        assert!(got.planned.unwrap().abs_diff(wanted.at / SPEED) <= 1, "{wanted:?} was planned for {:?}", got.planned);
+    for (expected, got) in expected.iter().zip(&got) {
+        assert!(
+            got.planned.unwrap().abs_diff(expected.at / SPEED) <= 1,
+            "{expected:?} was planned for {:?}",
+            got.planned
+        );
     }
 }
 

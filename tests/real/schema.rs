@@ -82,16 +82,19 @@ fn every_row_that_is_written_is_of_the_schema_and_nothing_else_is() {
     ];
     let lines: String = std::iter::once(&header).chain(&wrong).map(|line| format!("{line}\n")).collect();
     std::fs::write(at("wrong"), lines).unwrap();
-    let said = program("python").args(["-c", JUDGE, &at("schema")]).args(&files).arg(at("wrong")).output().unwrap();
-    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
-    let mut told: Value = serde_json::from_slice(&said.stdout).unwrap();
-    let wrong = told[at("wrong")].take();
-    assert!(wrong[0] == json!([]) && wrong.as_array().unwrap()[1..].iter().all(|said| *said != json!([])), "{wrong}");
+    let output = program("python").args(["-c", JUDGE, &at("schema")]).args(&files).arg(at("wrong")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut errors: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let wrong = errors[at("wrong")].take();
+    assert!(
+        wrong[0] == json!([]) && wrong.as_array().unwrap()[1..].iter().all(|messages| *messages != json!([])),
+        "{wrong}"
+    );
     let rows = [3, 3, 162, 17, 3, 1_445];
     for (file, rows) in files.iter().zip(rows) {
-        let judged = told[file].as_array().unwrap();
+        let judged = errors[file].as_array().unwrap();
         assert_eq!(judged.len(), rows + 1, "{file}");
-        assert!(judged.iter().all(|said| *said == json!([])), "{file}: {judged:?}");
+        assert!(judged.iter().all(|messages| *messages == json!([])), "{file}: {judged:?}");
     }
 }
 

@@ -39,8 +39,8 @@ fn a_pod_that_stops_waits_for_its_open_streams_and_no_longer() {
     let _turn = processes::shared_turn();
     let sim = tools::sim(&[]);
     let proxy = ProxyProcess::to(sim.addr);
-    let asked = json!({"model": "sim", "stream": true, "messages": [{"role": "user", "content": "How deep?"}]});
-    let held = request("/v1/chat/completions", &asked).replacen("\r\n\r\n", "\r\nx-sim-fault: stall=60s@3\r\n\r\n", 1);
+    let body = json!({"model": "sim", "stream": true, "messages": [{"role": "user", "content": "How deep?"}]});
+    let held = request("/v1/chat/completions", &body).replacen("\r\n\r\n", "\r\nx-sim-fault: stall=60s@3\r\n\r\n", 1);
     let mut client = Client::connect(proxy.addr);
     client.send(held).head();
 
@@ -77,10 +77,10 @@ fn the_scrape_of_an_endpoint_picker_passes_unchanged_and_is_no_inference() {
         assert_eq!((passed.status(), &passed.body), (200, &direct.body));
         assert_eq!(passed.field("content-type"), direct.field("content-type"));
     }
-    let asked =
+    let body =
         json!({"model": "sim", "stream": true, "max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]});
     let routed = "\r\nx-gateway-inference-objective: gold\r\nx-gateway-destination-endpoint: 10.0.0.7:8000\r\n\r\n";
-    let chat = request("/v1/chat/completions", &asked).replacen("\r\n\r\n", routed, 1);
+    let chat = request("/v1/chat/completions", &body).replacen("\r\n\r\n", routed, 1);
     assert_eq!(proxy.client().send(chat).response().status(), 200);
 
     let table = proxy.settled(4);
@@ -125,8 +125,8 @@ fn vllm_starts_with_the_environment_that_the_manifest_gives_it() {
     environment.remove("HF_HOME");
     let vllm = tools::vllm_with(&environment).unwrap_or_else(|ended| panic!("{ended}"));
     let proxy = ProxyProcess::to(vllm.addr);
-    let asked = json!({"model": "tiny", "max_tokens": 4, "messages": [{"role": "user", "content": "How deep?"}]});
-    assert_eq!(post(proxy.addr, "/v1/chat/completions", &asked).status(), 200);
+    let body = json!({"model": "tiny", "max_tokens": 4, "messages": [{"role": "user", "content": "How deep?"}]});
+    assert_eq!(post(proxy.addr, "/v1/chat/completions", &body).status(), 200);
     drop(vllm);
     // A Service of vLLM's own name, with service links, is what keeps it from starting.
     documents[1]["metadata"]["name"] = "vllm".into();

@@ -112,7 +112,7 @@ fn after_sigterm_no_connection_is_accepted_and_open_streams_finish() {
         let counted = sink.metrics();
         assert_eq!(count(&counted, "http_server_request_duration_seconds", &[]), 1);
         assert_eq!((ended(&sink, "done"), sink.spans().len()), (1.0, 2), "telemetry was flushed");
-        assert_eq!(proxy.running.said("stopping: open streams may finish within 10m"), 1);
+        assert_eq!(proxy.running.log_count("stopping: open streams may finish within 10m"), 1);
     }
 }
 
@@ -122,7 +122,7 @@ fn cut(flags: &[&str], again: Option<Signal>) {
     let mut proxy = flushing(server.addr, &sink, flags);
     let mut client = streaming(&proxy);
     proxy.running.signal(SIGTERM);
-    until("it is told", SOON, || proxy.running.said("stopping") > 0);
+    until("it is told", SOON, || proxy.running.log_count("stopping") > 0);
     if let Some(signal) = again {
         proxy.running.signal(signal);
     }
@@ -158,8 +158,8 @@ fn write(file: &Path, settings: &[&str]) {
 }
 
 /// Waits until the log has these words at least this often.
-fn said(proxy: &ProxyProcess, words: &str, times: usize) {
-    until(words, SOON, || proxy.running.said(words) >= times);
+fn until_logged(proxy: &ProxyProcess, words: &str, times: usize) {
+    until(words, SOON, || proxy.running.log_count(words) >= times);
 }
 
 const LOADED: &str = "the configuration was loaded again";
@@ -182,19 +182,19 @@ fn it_loads_its_configuration_again_without_harm_to_an_open_stream() {
     // On the signal.
     write(&file, &["stall: 5s", "access_log: true", "slos: ['chat: ttft<=60s']", "workers: 7"]);
     proxy.running.signal(SIGHUP);
-    said(&proxy, LOADED, 1);
-    said(&proxy, "these settings need a restart: workers", 1);
+    until_logged(&proxy, LOADED, 1);
+    until_logged(&proxy, "these settings need a restart: workers", 1);
     let second = digest();
     assert_ne!(first, second);
     server.finish();
     assert_eq!(rest(&mut client), ([EVENT, EVENT, EVENT, LAST].concat(), false));
     proxy.settled(1);
-    said(&proxy, ACCESS, 1);
+    until_logged(&proxy, ACCESS, 1);
 
     // A bad file changes nothing.
     write(&file, &["stall: 5s", "access_log: perhaps"]);
     proxy.running.signal(SIGHUP);
-    said(&proxy, KEPT, 1);
+    until_logged(&proxy, KEPT, 1);
     let complaint = proxy.running.log();
     let complaint = &complaint[complaint.rfind(LOADED).unwrap()..];
     assert!(complaint.contains("proxy.yaml:2") && complaint.contains("access_log"), "{complaint}");
@@ -206,12 +206,12 @@ fn it_loads_its_configuration_again_without_harm_to_an_open_stream() {
     assert_eq!(sum(&proxy.settled(2), "streamgauge_slo_requests_total", &met), 1.0, "only the request that came after");
 
     // It watches the file by itself, and logs nothing about a known one.
-    let so_far = || [LOADED, KEPT].map(|words| proxy.running.said(words));
+    let so_far = || [LOADED, KEPT].map(|words| proxy.running.log_count(words));
     let before = so_far();
     std::thread::sleep(Duration::from_millis(2_500));
     assert_eq!(so_far(), before);
     write(&file, &["stall: 7s", "access_log: false"]);
-    said(&proxy, LOADED, before[0] + 1);
+    until_logged(&proxy, LOADED, before[0] + 1);
     assert_ne!(digest(), second);
     let mut client = streaming(&proxy);
     server.finish();
@@ -222,7 +222,7 @@ fn it_loads_its_configuration_again_without_harm_to_an_open_stream() {
     assert_eq!(outcomes, [&json!("success"); 3]);
     proxy.running.signal(SIGTERM);
     assert!(proxy.running.ended(SOON).is_some());
-    assert_eq!(proxy.running.said(ACCESS), 2, "of three requests two were made while access lines were on");
+    assert_eq!(proxy.running.log_count(ACCESS), 2, "of three requests two were made while access lines were on");
 }
 
 #[test]

@@ -22,11 +22,11 @@ const PREFIXES: [&str; 3] = ["--isl=200", "--osl=32", "--shared-prefix=128"];
 const FIGURES: [(&str, &str); 6] =
     [("ttft", "p50"), ("itl", "p50"), ("e2e", "p50"), ("ttft", "p99"), ("itl", "p99"), ("e2e", "p99")];
 /// Largest median error over the loads: of medians, and of tails, which stalls of the machine make.
-const MOST: [f64; 2] = [0.25, 0.6];
+const MAX_MEDIAN_ERRORS: [f64; 2] = [0.25, 0.6];
 /// Largest median error of the goodput, as a share of all requests.
-const MOST_GOODPUT: f64 = 0.2;
+const MAX_GOODPUT_ERROR: f64 = 0.2;
 /// Largest error of the throughput of a full engine: within an hour one load filled vLLM with 1,365 to 1,641 tokens/s.
-const MOST_SATURATED: f64 = 0.4;
+const MAX_THROUGHPUT_ERROR: f64 = 0.4;
 
 /// An engine, and what it is asked.
 struct Subject<'a> {
@@ -143,11 +143,14 @@ impl Subject<'_> {
         let [measured, predicted] = self.saturation();
         eprintln!("| {} | saturated | output tokens/s | {measured:.0} | {predicted:.0} | |", self.name);
         for ((figure, percentile), error) in FIGURES.into_iter().zip(&medians) {
-            let most = if percentile == "p50" { MOST[0] } else { MOST[1] };
+            let most = if percentile == "p50" { MAX_MEDIAN_ERRORS[0] } else { MAX_MEDIAN_ERRORS[1] };
             assert!(*error < most, "{figure} {percentile}: {error}");
         }
-        assert!(goodput < MOST_GOODPUT, "{goodput}");
-        assert!((predicted / measured - 1.0).abs() < MOST_SATURATED, "{measured} tokens/s, {predicted} predicted");
+        assert!(goodput < MAX_GOODPUT_ERROR, "{goodput}");
+        assert!(
+            (predicted / measured - 1.0).abs() < MAX_THROUGHPUT_ERROR,
+            "{measured} tokens/s, {predicted} predicted"
+        );
     }
 }
 

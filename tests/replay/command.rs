@@ -212,7 +212,7 @@ fn wrong_usage_ends_with_two_and_shows_no_secret() {
     let pipe = folder.path().join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let pipe = pipe.to_str().unwrap();
-    for (args, said) in [
+    for (args, problem) in [
         (&["replay", "/nowhere"][..], "/nowhere"),
         (&["replay", "Cargo.toml"], "Cargo.toml"),
         (&["replay", empty], "there is nothing in it"),
@@ -261,7 +261,7 @@ fn wrong_usage_ends_with_two_and_shows_no_secret() {
     ] {
         let done = run(&[args, &target].concat());
         assert_eq!((done.code, done.stdout.as_str()), (Some(2), ""), "{args:?}: {}", done.stderr);
-        assert!(done.stderr.contains(said) && !done.stderr.contains("very-secret"), "{args:?}: {}", done.stderr);
+        assert!(done.stderr.contains(problem) && !done.stderr.contains("very-secret"), "{args:?}: {}", done.stderr);
     }
 }
 
@@ -294,14 +294,14 @@ fn a_certificate_error_names_the_remedy() {
     let plain = format!("https://{}", plain.local_addr());
     let others = Pki::new();
     let (ca, its_own) = (others.path("ca.pem"), pki.path("ca.pem"));
-    for (target, ca, told) in [
+    for (target, ca, hint) in [
         (&secret, &ca, "; --target-ca names the certificates to trust"),
         (&plain, &ca, "; it does not speak TLS: try http://"),
         (&authority, &its_own, "; it shows the certificate of an authority, and needs one of its own (CA:FALSE)"),
     ] {
         let done = run(&["replay", MOONCAKE, "--target", target, "--target-ca", ca.to_str().unwrap()]);
         assert_eq!(done.code, Some(3), "{}", done.stderr);
-        assert!(done.stderr.contains(told), "{}", done.stderr);
+        assert!(done.stderr.contains(hint), "{}", done.stderr);
     }
 }
 
@@ -313,7 +313,7 @@ fn a_run_without_a_complete_reply_is_invalid_and_says_where_to_look() {
         ("401 Unauthorized", "4 of 4 were answered 401; look at --api-key-env"),
         ("500 Internal Server Error", "4 of 4 were answered 500; look at the server's log"),
     ];
-    for (status, said) in answers {
+    for (status, cause) in answers {
         let upstream = Upstream::start(move |mut conn| {
             while conn.request().is_some() {
                 conn.send(format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").as_bytes());
@@ -323,7 +323,7 @@ fn a_run_without_a_complete_reply_is_invalid_and_says_where_to_look() {
         let load = ["load", "--target", &target, "--concurrency", "2", "--requests", "4", "--prompt-overhead", "0"];
         let done = run(&load);
         assert_eq!(done.code, Some(3), "{}", done.stderr);
-        let line = format!("not valid: no request has a whole answer: {said}");
+        let line = format!("not valid: no request has a whole answer: {cause}");
         assert!(done.stderr.contains(&line), "{}", done.stderr);
     }
 }
@@ -333,13 +333,13 @@ fn replies_that_are_all_truncated_are_reported_with_the_cause() {
     let server = sim(Gap::from_millis(20));
     let target = format!("http://{}", server.local_addr());
     let load = ["load", "--target", &target, "--concurrency", "2", "--requests", "4", "--osl", "50"];
-    for (flags, said) in [
+    for (flags, cause) in [
         (["--timeout", "200ms"], "4 of 4 ended with timeout; a reply takes longer than --timeout"),
         (["--header", "x-sim-fault: reset@5"], "4 of 4 ended with reset; the server breaks replies off"),
     ] {
         let done = run(&[&load[..], &flags].concat());
         assert_eq!(done.code, Some(3), "{}", done.stderr);
-        let line = format!("not valid: no request has a whole answer: {said}");
+        let line = format!("not valid: no request has a whole answer: {cause}");
         assert!(done.stderr.contains(&line), "{}", done.stderr);
     }
 }
@@ -381,8 +381,8 @@ fn a_server_that_speaks_only_http2_is_named_as_such() {
     let target = format!("http://{}", upstream.addr);
     let done = run(&["load", "--target", &target, "--rate", "50", "--requests", "2", "--prompt-overhead", "0"]);
     assert_eq!(done.code, Some(3), "{}", done.stderr);
-    let told = done.stderr.lines().find(|line| line.starts_with("not valid: no request was answered: 2 of 2 "));
-    assert!(told.is_some_and(|line| line.ends_with("HTTP/2 alone is not supported")), "{}", done.stderr);
+    let verdict = done.stderr.lines().find(|line| line.starts_with("not valid: no request was answered: 2 of 2 "));
+    assert!(verdict.is_some_and(|line| line.ends_with("HTTP/2 alone is not supported")), "{}", done.stderr);
 }
 
 #[test]

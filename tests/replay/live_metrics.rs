@@ -60,10 +60,10 @@ fn replay(trace: &str, target: SocketAddr) -> Command {
 /// Stops it, and gives its result.
 fn stopped(mut child: Child) -> Value {
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
-    let mut told = String::new();
-    child.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+    let mut output = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
     assert!(child.wait().unwrap().success());
-    serde_json::from_str(&told).unwrap()
+    serde_json::from_str(&output).unwrap()
 }
 
 fn get(address: SocketAddr, path: &str, accept: &str) -> (u16, String) {
@@ -86,8 +86,8 @@ fn a_scrape_of_a_run_agrees_with_its_summary() {
     let out = folder.path().join("run");
     let mut command = replay(&trace, server.local_addr());
     let mut child = command.args(["--admin", "127.0.0.1:0", "--out"]).arg(&out).spawn().unwrap();
-    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let live = said.find_map(|line| Some(line.strip_prefix("live: http://")?.trim_end_matches('/').to_owned()));
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let live = lines.find_map(|line| Some(line.strip_prefix("live: http://")?.trim_end_matches('/').to_owned()));
     let admin: SocketAddr = live.unwrap().parse().unwrap();
     let metrics = || get(admin, "/metrics", "*/*").1;
     until("all requests but the last have ended, and their lags are published", || {
@@ -102,13 +102,13 @@ fn a_scrape_of_a_run_agrees_with_its_summary() {
     assert_eq!(get(admin, "/readyz", "*/*").0, 200);
     assert!(get(admin, "/", "text/html").1.starts_with("<!doctype html>"));
     for path in ["/api/state", "/api/history"] {
-        let told: Value = serde_json::from_str(&get(admin, path, "*/*").1).unwrap();
-        let run = &told["replay"];
-        assert_eq!(run["name"], trace, "{path}: {told}");
-        assert_eq!(told["upstream"]["url"], format!("http://{}", server.local_addr()));
+        let document: Value = serde_json::from_str(&get(admin, path, "*/*").1).unwrap();
+        let run = &document["replay"];
+        assert_eq!(run["name"], trace, "{path}: {document}");
+        assert_eq!(document["upstream"]["url"], format!("http://{}", server.local_addr()));
         let counts = ["planned", "sent", "in_flight", "ended", "length_s"].map(|name| run[name].as_f64().unwrap());
         assert_eq!(counts, [21.0, 20.0, 0.0, 20.0, 3_600.0], "{path}: {run}");
-        assert!(path == "/api/state" || told["simulated"] == true, "the sim says so of itself");
+        assert!(path == "/api/state" || document["simulated"] == true, "the sim says so of itself");
         assert!(run["lag_ms"]["p99"].as_f64().is_some() && run["failed"].as_u64() > Some(0), "{run}");
     }
 
@@ -156,10 +156,10 @@ fn a_scrape_of_a_run_agrees_with_its_summary() {
 fn the_otlp_export_of_a_run_agrees_with_its_summary() {
     let (server, folder) = (sim(), tempfile::tempdir().unwrap());
     let bodies: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
-    let kept = Arc::clone(&bodies);
+    let log = Arc::clone(&bodies);
     let collector = Upstream::start(move |mut connection| {
         while let Some(request) = connection.request() {
-            kept.lock().unwrap().push(request.body);
+            log.lock().unwrap().push(request.body);
             connection.send("HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n");
         }
     });
@@ -179,12 +179,12 @@ fn the_otlp_export_of_a_run_agrees_with_its_summary() {
     let report = stopped(child);
     let table = last().unwrap();
     let outcomes: BTreeMap<String, f64> = serde_json::from_value(report["summary"]["outcomes"].clone()).unwrap();
-    let told: BTreeMap<String, f64> = table
+    let counts: BTreeMap<String, f64> = table
         .iter()
         .filter(|((name, _), _)| name == "streamgauge_replay_requests_total")
         .map(|((_, labels), series)| (labels["outcome"].clone(), series.value))
         .collect();
-    assert_eq!(told, outcomes);
+    assert_eq!(counts, outcomes);
     let lag = table.iter().find(|((name, _), _)| name == "streamgauge_replay_schedule_lag_seconds").unwrap().1;
     assert_eq!(Some(lag.count), report["summary"]["metrics"]["send_lag"]["count"].as_u64());
     assert!(

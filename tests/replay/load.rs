@@ -41,8 +41,8 @@ fn stages_and_ramps_are_sent_at_their_rates() {
     assert_eq!(first, [0, 100, 200, 300, 400]);
     for (number, at) in (0..40).zip(&planned[5..45]) {
         // The integral of 80t is 40t².
-        let wanted = 0.5 + f64::sqrt(f64::from(number) / 40.0);
-        assert!((*at as f64 / 1e9 - wanted).abs() < 1e-6, "{number}: {at}");
+        let expected = 0.5 + f64::sqrt(f64::from(number) / 40.0);
+        assert!((*at as f64 / 1e9 - expected).abs() < 1e-6, "{number}: {at}");
     }
     let last: Vec<u64> = planned[45..].iter().map(|at| at / MS).collect();
     assert_eq!(last, [1_500, 1_550, 1_600, 1_650, 1_700]);
@@ -62,9 +62,9 @@ fn lengths_come_from_a_mix_or_a_file() {
         };
         let mut sent: Vec<_> = bodies.iter().map(length).collect();
         sent.sort_unstable();
-        let mut told = lengths(&rows(&out));
-        told.sort_unstable();
-        assert_eq!(sent, told, "{name}");
+        let mut reported = lengths(&rows(&out));
+        reported.sort_unstable();
+        assert_eq!(sent, reported, "{name}");
         sent
     };
     let chat = sent("chat", "--mix chat");
@@ -149,9 +149,9 @@ fn warm_prefixes_are_in_the_cache_before_the_first_request() {
     };
     let (cold, _) = first("cold", "");
     assert_eq!(cold[..3], [false; 3], "each group brings its own");
-    let (warm, said) = first("warm", "--warm-prefixes");
+    let (warm, stderr) = first("warm", "--warm-prefixes");
     assert_eq!(warm, [true; 9]);
-    assert!(said.contains("3 prefixes were sent before the run"), "{said}");
+    assert!(stderr.contains("3 prefixes were sent before the run"), "{stderr}");
 }
 
 /// Every value of the histograms in a run's log: (name, value, count).
@@ -225,10 +225,10 @@ fn four_processes_of_a_job_send_what_one_would_and_their_histograms_merge_to_its
     };
     assert_eq!(counts(&merged), counts(&of_one));
     let (_, e2e) = merged.iter().find(|(name, _)| name == "e2e").unwrap();
-    let mut wanted = e2e.clone();
-    wanted.clear();
-    shared.iter().for_each(|row| wanted.record(row.timing.ended.unwrap()).unwrap());
-    assert_eq!(*e2e, wanted);
+    let mut expected = e2e.clone();
+    expected.clear();
+    shared.iter().for_each(|row| expected.record(row.timing.ended.unwrap()).unwrap());
+    assert_eq!(*e2e, expected);
 
     // And a report of all four has every request once.
     let paths: Vec<&str> = outs.iter().map(|out| out.to_str().unwrap()).collect();
@@ -262,9 +262,9 @@ fn shards_that_meet_at_a_prefix_begin_together_and_a_report_of_the_prefix_has_ev
     let others = [started("b", 1), started("c", 2)];
     for child in std::iter::once(first).chain(others) {
         let output = child.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{said}");
-        assert!(said.contains(&format!("uploaded to {prefix}/shard-0000")), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{stderr}");
+        assert!(stderr.contains(&format!("uploaded to {prefix}/shard-0000")), "{stderr}");
     }
     // Each begins at the common start, and sends its first request at the planned time.
     let starts = ["a", "b", "c"].map(|name| run_json(&folder.path().join(name))["started_unix_ns"].as_u64().unwrap());
@@ -286,9 +286,9 @@ fn shards_that_meet_at_a_prefix_begin_together_and_a_report_of_the_prefix_has_ev
 
     // A prefix serves one load: a pod that comes back does not send again.
     let late = started("d", 1).wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&late.stderr);
-    assert_eq!(late.status.code(), Some(2), "{said}");
-    assert!(said.contains("remedy: give each load a prefix of its own"), "{said}");
+    let stderr = String::from_utf8_lossy(&late.stderr);
+    assert_eq!(late.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("remedy: give each load a prefix of its own"), "{stderr}");
     assert_eq!(bodies().len(), 0);
 }
 
@@ -303,14 +303,14 @@ fn a_start_of_all_shards_needs_a_place_to_meet() {
         let output = without_self_test(&[&fixed[..], more].concat()).output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
-    let (code, said) = refused(&["--start-at", "all"]);
+    let (code, stderr) = refused(&["--start-at", "all"]);
     assert_eq!(
-        (code, said.contains("--start-at all: the shards meet at the prefix of --upload")),
+        (code, stderr.contains("--start-at all: the shards meet at the prefix of --upload")),
         (Some(2), true),
-        "{said}"
+        "{stderr}"
     );
-    let (code, said) = refused(&["--upload", "s3://user:s3cret@bucket/x"]);
-    assert_eq!((code, said.contains("--upload"), said.contains("s3cret")), (Some(2), true, false), "{said}");
+    let (code, stderr) = refused(&["--upload", "s3://user:s3cret@bucket/x"]);
+    assert_eq!((code, stderr.contains("--upload"), stderr.contains("s3cret")), (Some(2), true, false), "{stderr}");
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn a_job_without_an_index_is_rejected() {
 
 #[test]
 fn shapes_that_cannot_be_are_refused_by_name() {
-    for (flags, said) in [
+    for (flags, message) in [
         ("--stages 10", "expected RATE@TIME or FROM..TO@TIME, as in 10@60s or 1..50@5m, not `10`"),
         ("--stages 10@1s --rate 5", "cannot be used with"),
         ("--rate 5 --requests 1 --mix talk", "chat, code, long-context, summarization"),
@@ -377,7 +377,7 @@ fn shapes_that_cannot_be_are_refused_by_name() {
         let fixed = ["load", "--target", "http://127.0.0.1:9"];
         let done = run(&[&fixed[..], &flags.split(' ').collect::<Vec<_>>()].concat());
         assert_eq!(done.code, Some(2), "{flags}: {}", done.stderr);
-        assert!(done.stderr.contains(said), "{flags}: {}", done.stderr);
+        assert!(done.stderr.contains(message), "{flags}: {}", done.stderr);
     }
 }
 

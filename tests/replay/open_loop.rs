@@ -50,10 +50,10 @@ fn a_stalled_server_does_not_slow_arrivals_and_the_wait_lands_in_the_latency() {
     assert_eq!(ended.count(Outcome::Success), REQUESTS as u64, "{:?}", ended.totals.counts.errors);
     let planned: Vec<u64> = rows.iter().map(|row| millis(row.planned.unwrap())).collect();
     assert_eq!(planned, (0..REQUESTS as u64).map(|number| number * 10).collect::<Vec<_>>());
-    let felt: Vec<u64> =
+    let latencies: Vec<u64> =
         rows.iter().map(|row| row.at + row.timing.first_token.unwrap() - row.planned.unwrap()).collect();
-    for (number, felt) in felt.iter().enumerate() {
-        assert!(millis(*felt) >= (REQUESTS - 1 - number) as u64 * 10, "request {number} felt {felt} ns");
+    for (number, latency) in latencies.iter().enumerate() {
+        assert!(millis(*latency) >= (REQUESTS - 1 - number) as u64 * 10, "request {number} felt {latency} ns");
     }
 }
 
@@ -62,7 +62,7 @@ fn a_server_that_hangs_up_in_the_last_moment_before_a_request_costs_it_nothing()
     const EVERY: u64 = 150;
     // Ten milliseconds before the next request is due, when its connection has been chosen.
     let patience = Duration::from_millis(EVERY - 10);
-    let mut told = Vec::new();
+    let mut attempts = Vec::new();
     let tried = |_| {
         let upstream = Upstream::start(move |mut conn| {
             while conn.request().is_some() {
@@ -78,12 +78,12 @@ fn a_server_that_hangs_up_in_the_last_moment_before_a_request_costs_it_nothing()
         let rows = (0..12).map(|number| row(number * EVERY, 1)).collect();
         let (ended, _) = replay(rows, upstream.addr, completions());
         let succeeded = ended.count(Outcome::Success);
-        told.push((succeeded, upstream.connections(), ended.totals.counts.errors));
+        attempts.push((succeeded, upstream.connections(), ended.totals.counts.errors));
         // A server that is preempted between its check and its close loses requests in between, whatever the client.
         succeeded >= 11 && upstream.connections() >= 6
     };
     // If threads are more than those ten milliseconds late, no connection is closed, and the test repeats.
-    assert!((0..5).any(tried), "requests were lost, or it never hung up: {told:?}");
+    assert!((0..5).any(tried), "requests were lost, or it never hung up: {attempts:?}");
 }
 
 /// Milliseconds that an answer takes: requests that are due at once all come before the first has one.
@@ -114,8 +114,8 @@ fn what_a_limit_holds_back_stays_planned_and_is_counted_and_its_wait_is_in_the_l
     assert_eq!((ended.totals.counts.held_back, most.load(Ordering::SeqCst)), (9, 1));
     for (number, row) in rows.iter().enumerate() {
         assert_eq!(millis(row.planned.unwrap()), number as u64);
-        let felt = row.at + row.timing.ended.unwrap() - row.planned.unwrap();
-        assert!(millis(felt) >= WORK * (number as u64 + 1) - number as u64, "request {number} felt {felt} ns");
+        let latency = row.at + row.timing.ended.unwrap() - row.planned.unwrap();
+        assert!(millis(latency) >= WORK * (number as u64 + 1) - number as u64, "request {number} felt {latency} ns");
     }
     let mut samples = ended.totals.requests.total.samples;
     let planned = samples[ReportMetric::E2eFromPlanned as usize].sorted().unwrap().max();

@@ -22,11 +22,11 @@ fn serve_load(mut conn: Conn, sent: &AtomicUsize) {
             let page = "vllm:num_requests_running{model_name=\"canary7f3a\"} 3\ncanary7f3a_total 4\n";
             conn.send(whole("text/plain", page));
         } else if request.head.starts_with("GET ") {
-            let told = json!({
+            let document = json!({
                 "version": "1.2.3", "tp_size": 2, "api_key": "canary7f3a-served", "chat_template": "canary7f3a-template",
                 "data": [{"id": "tiny", "permission": ["canary7f3a-permission"]}],
             });
-            conn.send(whole("application/json", &told.to_string()));
+            conn.send(whole("application/json", &document.to_string()));
         } else {
             match sent.fetch_add(1, Ordering::Relaxed) % 3 {
                 0 => {
@@ -73,12 +73,12 @@ fn secrets_of_a_load_are_in_no_file_output_or_error() {
         let has = |field: &str| head.to_ascii_lowercase().contains(field);
         assert!(has("x-api-key: canary7f3a-header") && has("authorization: bearer canary7f3a-key"), "{head}");
     }
-    let told: Value = serde_json::from_str(&done.stdout).unwrap();
-    let outcomes = told["summary"]["outcomes"].as_object().unwrap();
+    let report: Value = serde_json::from_str(&done.stdout).unwrap();
+    let outcomes = report["summary"]["outcomes"].as_object().unwrap();
     assert!(outcomes.len() == 3 && outcomes.values().all(|count| count.as_u64() >= Some(9)), "{outcomes:?}");
-    assert_eq!(told["engines"][&target]["/server_info"], json!({"version": "1.2.3", "tp_size": 2}));
-    assert_eq!(told["header_names"], json!(["x-api-key", "cookie"]));
-    assert!(told["command"].as_array().unwrap().contains(&json!("x-api-key: …")), "{}", told["command"]);
+    assert_eq!(report["engines"][&target]["/server_info"], json!({"version": "1.2.3", "tp_size": 2}));
+    assert_eq!(report["header_names"], json!(["x-api-key", "cookie"]));
+    assert!(report["command"].as_array().unwrap().contains(&json!("x-api-key: …")), "{}", report["command"]);
     assert_silent(&done.stdout, "--json");
     assert_silent(&done.stderr, "stderr");
     let files: Vec<_> = fs::read_dir(&out).unwrap().map(|file| file.unwrap().path()).collect();

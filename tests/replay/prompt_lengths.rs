@@ -57,7 +57,7 @@ impl Server {
         prompts[prompts.len() - number..].to_vec()
     }
 
-    fn asked(&self) -> Vec<String> {
+    fn tokenize_heads(&self) -> Vec<String> {
         let heads = self.upstream.heads();
         heads.into_iter().filter(|head| head.starts_with("POST /tokenize ")).collect()
     }
@@ -124,7 +124,7 @@ fn where_a_word_is_more_than_a_token_prompts_have_so_many_words_fewer_and_share_
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
     let lengths: [(u64, &[u64]); 4] = [(65, &[]), (305, &[1, 2, 3, 4, 5]), (605, &[1, 2, 6, 7]), (306, &[])];
-    let (done, told) = sent(&server.url(), &out, &lengths, &[]);
+    let (done, run_file) = sent(&server.url(), &out, &lengths, &[]);
     let counted: Vec<_> = rows(&out).iter().map(|row| row.prompt.tokens.unwrap()).collect();
     assert_eq!(counted, [65, 305, 605, 307], "no word comes nearer to 306");
     let prompts = server.last(4);
@@ -135,15 +135,15 @@ fn where_a_word_is_more_than_a_token_prompts_have_so_many_words_fewer_and_share_
     let expected = json!({
         "source": null, "number": 201, "tokens_per_word": 1.5, "probed": tried, "mean_absolute_error": 1.0,
     });
-    assert_eq!((&told["prompt_words"], &told["prompt_overhead"]), (&expected, &ADDED.into()));
-    let said = "note: the server counts 1.50 tokens for a word and adds 5 to every prompt: prompts have as many words as \
+    assert_eq!((&run_file["prompt_words"], &run_file["prompt_overhead"]), (&expected, &ADDED.into()));
+    let note = "note: the server counts 1.50 tokens for a word and adds 5 to every prompt: prompts have as many words as \
                 make them as long as planned on average; 4 that were tried, of 96 to 768 tokens, came out 1.0 off on \
                 average; --tokenizer with its tokenizer.json makes them exact\n";
-    assert!(done.stderr.contains(said), "{}", done.stderr);
+    assert!(done.stderr.contains(note), "{}", done.stderr);
     assert!(!done.stderr.contains("/tokenize"), "a server without it is nothing to talk of: {}", done.stderr);
-    assert_eq!(told["summary"]["fidelity"]["isl"]["mean_absolute_error"], 0.25, "and so it is in the run");
-    let asked = server.prompts.lock().unwrap().iter().map(|prompt| words(prompt).count()).max();
-    assert_eq!(asked, Some(509), "768 tokens: what is asked before fits where a run's prompts do");
+    assert_eq!(run_file["summary"]["fidelity"]["isl"]["mean_absolute_error"], 0.25, "and so it is in the run");
+    let longest = server.prompts.lock().unwrap().iter().map(|prompt| words(prompt).count()).max();
+    assert_eq!(longest, Some(509), "768 tokens: what is asked before fits where a run's prompts do");
 }
 
 #[test]
@@ -152,8 +152,8 @@ fn prompts_of_uneven_words_match_the_plan_on_average_and_the_result_has_the_devi
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("run");
     let lengths = [(2_000, &[][..]); 30];
-    let (_, told) = sent(&server.url(), &out, &lengths, &[]);
-    let (words, isl) = (&told["prompt_words"], &told["summary"]["fidelity"]["isl"]);
+    let (_, run_file) = sent(&server.url(), &out, &lengths, &[]);
+    let (words, isl) = (&run_file["prompt_words"], &run_file["summary"]["fidelity"]["isl"]);
     // Two more tokens for every word with an `a`, which are some of four.
     let each = words["tokens_per_word"].as_f64().unwrap();
     assert!((1.3..1.7).contains(&each), "{words}");
@@ -161,7 +161,7 @@ fn prompts_of_uneven_words_match_the_plan_on_average_and_the_result_has_the_devi
     let off = |row: &Value| row["counted"].as_u64().unwrap().abs_diff(row["planned"].as_u64().unwrap()) as f64;
     let mean = tried.iter().map(off).sum::<f64>() / 4.0;
     assert_eq!((tried.len(), words["mean_absolute_error"].as_f64()), (4, Some(mean)));
-    assert!(mean > 0.0 && isl["exact_share"].as_f64().unwrap() < 1.0, "{told}");
+    assert!(mean > 0.0 && isl["exact_share"].as_f64().unwrap() < 1.0, "{run_file}");
     // One is off by some thirty, and the mean of thirty by six: both are drawn by the seed, and the same every time.
     let (mean, error) = (isl["mean_error"].as_f64().unwrap(), isl["mean_absolute_error"].as_f64().unwrap());
     assert!(mean.abs() < 12.0 && error < 60.0, "{isl}");
@@ -205,23 +205,23 @@ fn by_the_tokenize_of_any_server_prompts_are_exact_to_the_token() {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("run");
         let secret = ["--header", "authorization: Bearer very-secret"];
-        let (done, told) = sent(&server.url(), &out, &lengths, &secret);
+        let (done, run_file) = sent(&server.url(), &out, &lengths, &secret);
         let prompts = server.last(4);
         let counted: Vec<_> = prompts.iter().map(|prompt| usage(pieces)(prompt)).collect();
         assert_eq!(counted, lengths.map(|(tokens, _)| tokens), "{name}");
         assert!(prompts.iter().all(|prompt| !prompt.contains('e')), "{name}: {prompts:?}");
         assert_eq!(shared(&prompts[1], &prompts[2]), 128, "{name}: two blocks of 64");
-        assert_eq!(told["summary"]["fidelity"]["isl"]["exact_share"], 1.0);
-        let number = told["prompt_words"]["number"].as_u64().unwrap();
+        assert_eq!(run_file["summary"]["fidelity"]["isl"]["exact_share"], 1.0);
+        let number = run_file["prompt_words"]["number"].as_u64().unwrap();
         let expected = json!({
             "source": "tokenize", "number": number, "tokens_per_word": 1.0, "probed": [], "mean_absolute_error": null,
         });
-        assert_eq!((&told["prompt_words"], (100..201).contains(&number)), (&expected, true), "{name}");
-        let said = format!("the server's /tokenize: {number} of 201 words are one token each; prompts are exact\n");
-        assert!(done.stderr.contains(&said), "{name}: {}", done.stderr);
-        let asked = server.asked();
-        assert_eq!(asked.len(), requests, "{name}: {asked:?}");
-        assert!(asked.iter().all(|head| field(head, "authorization") == Some("Bearer very-secret")));
+        assert_eq!((&run_file["prompt_words"], (100..201).contains(&number)), (&expected, true), "{name}");
+        let note = format!("the server's /tokenize: {number} of 201 words are one token each; prompts are exact\n");
+        assert!(done.stderr.contains(&note), "{name}: {}", done.stderr);
+        let heads = server.tokenize_heads();
+        assert_eq!(heads.len(), requests, "{name}: {heads:?}");
+        assert!(heads.iter().all(|head| field(head, "authorization") == Some("Bearer very-secret")));
         let written = fs::read_dir(&out).unwrap().map(|file| fs::read(file.unwrap().path()).unwrap());
         let all = [done.stdout.into_bytes(), done.stderr.into_bytes()].into_iter().chain(written);
         assert!(all.into_iter().all(|bytes| !bytes.windows(11).any(|window| window == b"very-secret")));
@@ -252,8 +252,8 @@ fn words_for_several_models_are_one_token_at_each() {
         "--json",
     ]);
     assert!(done.stderr.contains("the /tokenize of all 2 models: "), "{}", done.stderr);
-    let told: Value = serde_json::from_str(&done.stdout).unwrap();
-    assert_eq!(told["summary"]["fidelity"]["isl"]["exact_share"], 1.0, "{}", done.stderr);
+    let run_file: Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(run_file["summary"]["fidelity"]["isl"]["exact_share"], 1.0, "{}", done.stderr);
     for server in [&one, &other] {
         assert!(server.last(3).iter().all(|prompt| !prompt.contains(['a', 'e'])));
     }
@@ -276,9 +276,9 @@ fn each_models_server_is_probed_for_its_token_counts() {
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     assert_eq!(one.last(3).iter().map(|prompt| words(prompt).count()).collect::<Vec<_>>(), [198; 3], "297 of 3 for 2");
     assert_eq!(other.last(3).iter().map(|prompt| words(prompt).count()).collect::<Vec<_>>(), [150; 3], "300 of 2");
-    let told = &run_json(&out);
-    let (words, others) = (&told["prompt_words"], &told["prompt_words"]["other_models"]);
-    assert_eq!((&told["prompt_overhead"], &words["tokens_per_word"]), (&ADDED.into(), &1.5.into()));
+    let run_file = &run_json(&out);
+    let (words, others) = (&run_file["prompt_words"], &run_file["prompt_words"]["other_models"]);
+    assert_eq!((&run_file["prompt_overhead"], &words["tokens_per_word"]), (&ADDED.into(), &1.5.into()));
     assert_eq!(
         (&others[0]["model"], &others[0]["prompt_overhead"], &others[0]["tokens_per_word"]),
         (&"n".into(), &2.into(), &2.0.into())
@@ -294,9 +294,9 @@ fn a_useless_tokenize_endpoint_changes_and_delays_nothing() {
         // The server counts one token per word, whatever its tokenizer reports.
         let server = Server::start(|text| words(text).count() as u64, tokenize);
         let folder = tempfile::tempdir().unwrap();
-        let (done, told) = sent(&server.url(), &folder.path().join("run"), &LENGTHS, &[]);
-        assert_eq!(told["prompt_words"]["source"], Value::Null, "{}", done.stderr);
-        assert!(!server.asked().is_empty());
+        let (done, run_file) = sent(&server.url(), &folder.path().join("run"), &LENGTHS, &[]);
+        assert_eq!(run_file["prompt_words"]["source"], Value::Null, "{}", done.stderr);
+        assert!(!server.tokenize_heads().is_empty());
         // Each trace has a name of its own.
         let notes: Vec<&str> = done.stderr.lines().filter(|line| !line.contains(" is taken as ")).collect();
         (server.last(2), notes.join("\n").replace(&server.url(), "URL"))
@@ -333,11 +333,11 @@ fn too_few_single_token_words_are_reported_and_counted_by_usage() {
     let pieces: Pieces = |word| if word == "the" { vec![1] } else { word.bytes().map(u64::from).collect() };
     let server = Server::start(usage(pieces), form("vllm", pieces));
     let folder = tempfile::tempdir().unwrap();
-    let (done, told) = sent(&server.url(), &folder.path().join("run"), &[(305, &[])], &[]);
-    let said = "note: the server's /tokenize: of 201 short words 1 are one token each, and 16 are needed";
-    assert!(done.stderr.contains(said), "{}", done.stderr);
-    assert_eq!((&told["prompt_words"]["source"], &told["prompt_words"]["number"]), (&Value::Null, &201.into()));
-    assert!(told["prompt_words"]["tokens_per_word"].as_f64().unwrap() > 2.9);
+    let (done, run_file) = sent(&server.url(), &folder.path().join("run"), &[(305, &[])], &[]);
+    let note = "note: the server's /tokenize: of 201 short words 1 are one token each, and 16 are needed";
+    assert!(done.stderr.contains(note), "{}", done.stderr);
+    assert_eq!((&run_file["prompt_words"]["source"], &run_file["prompt_words"]["number"]), (&Value::Null, &201.into()));
+    assert!(run_file["prompt_words"]["tokens_per_word"].as_f64().unwrap() > 2.9);
 }
 
 #[test]
@@ -345,19 +345,19 @@ fn a_tokenize_that_its_usage_gives_the_lie_to_is_not_called_exact() {
     let pieces: Pieces = |word| without('e', word);
     let server = Server::start(three_for_two, form("vllm", pieces));
     let folder = tempfile::tempdir().unwrap();
-    let (done, told) = sent(&server.url(), &folder.path().join("run"), &[(305, &[])], &[]);
+    let (done, run_file) = sent(&server.url(), &folder.path().join("run"), &[(305, &[])], &[]);
     assert!(done.stderr.contains("words are one token each\nnote: the server counts 1.50 tokens"), "{}", done.stderr);
-    assert_eq!(told["summary"]["fidelity"]["isl"]["exact_share"], 1.0, "usage is what counts");
+    assert_eq!(run_file["summary"]["fidelity"]["isl"]["exact_share"], 1.0, "usage is what counts");
 }
 
 #[test]
 fn with_a_given_overhead_no_probe_is_sent() {
     let server = Server::start(three_for_two, form("vllm", |word| without('e', word)));
     let folder = tempfile::tempdir().unwrap();
-    let (_, told) =
+    let (_, run_file) =
         sent(&server.url(), &folder.path().join("run"), &[(20, &[]), (30, &[])], &["--prompt-overhead", "5"]);
     let posted = server.upstream.heads().into_iter().filter(|head| head.starts_with("POST "));
     assert_eq!(posted.count(), 2);
     assert_eq!(server.last(2).iter().map(|prompt| words(prompt).count()).collect::<Vec<_>>(), [15, 25]);
-    assert_eq!((&told["prompt_overhead"], &told["prompt_words"]["tokens_per_word"]), (&5.into(), &1.0.into()));
+    assert_eq!((&run_file["prompt_overhead"], &run_file["prompt_words"]["tokens_per_word"]), (&5.into(), &1.0.into()));
 }

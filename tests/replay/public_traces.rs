@@ -104,10 +104,10 @@ impl Replayed {
     /// Fails unless every request was planned for its own moment, that many times as early.
     fn assert_planned(&self, speed: u64) {
         let first = self.trace[0].at;
-        let wanted: Vec<u64> = self.trace.iter().map(|row| (row.at - first) / speed).collect();
+        let expected: Vec<u64> = self.trace.iter().map(|row| (row.at - first) / speed).collect();
         let planned: Vec<u64> = self.rows.iter().filter_map(|row| row.planned).collect();
-        let off = wanted.iter().zip(&planned).map(|(wanted, planned)| wanted.abs_diff(*planned)).max();
-        assert_eq!(planned.len(), wanted.len());
+        let off = expected.iter().zip(&planned).map(|(expected, planned)| expected.abs_diff(*planned)).max();
+        assert_eq!(planned.len(), expected.len());
         assert!(off <= Some(1), "{off:?} ns, more than rounding");
     }
 }
@@ -136,8 +136,8 @@ fn an_agents_session_is_replayed_with_its_pauses() {
     // Prompts contain the server's real answers, which it counts by its own rule.
     assert_eq!(replayed.summary["fidelity"]["osl"]["exact_share"], 1.0);
     let got = replayed.summary["tokens"]["input"].as_f64().unwrap();
-    let wanted = replayed.trace.iter().filter_map(|row| row.prompt.tokens).sum::<u64>() as f64;
-    assert!((got / wanted - 1.0).abs() < 0.01, "{got} tokens of {wanted}");
+    let expected = replayed.trace.iter().filter_map(|row| row.prompt.tokens).sum::<u64>() as f64;
+    assert!((got / expected - 1.0).abs() < 0.01, "{got} tokens of {expected}");
     let seconds: Vec<u64> =
         replayed.trace.iter().filter_map(|row| row.think).map(|think| think / 1_000_000_000).collect();
     assert_eq!(seconds[seconds.len() - 7..], [5, 13, 5, 9, 4, 29, 5]);
@@ -216,9 +216,9 @@ fn sessions_without_a_common_clock_are_warned_of_and_can_begin_apart() {
         command.arg("replay").arg(&path).args(["--no-audit", "--prompt-overhead=0", "--max-lag=1h"]);
         command.args(["--models=*=sim", "--duration=100ms"]).args(more);
         let done = command.arg(format!("--target=http://{}", server.local_addr())).output().unwrap();
-        let said = String::from_utf8(done.stderr).unwrap();
-        assert!(done.status.success(), "{said}");
-        said.contains(
+        let stderr = String::from_utf8(done.stderr).unwrap();
+        assert!(done.status.success(), "{stderr}");
+        stderr.contains(
             "warning: 4 of 4 sessions begin at the same moment, as if they had no common clock; --sessions-at",
         )
     };

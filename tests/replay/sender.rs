@@ -217,8 +217,8 @@ fn endless() -> (Upstream, impl Fn() -> u64) {
 fn a_captured_client_leaves_again_at_the_token_where_it_left() {
     let (upstream, left) = endless();
     let timing = Timing { sent: Some(0), ended: Some(9_000_000_000), ..Timing::default() };
-    let gone = TraceEntry { ending: Some(Ending::DownstreamGone), abort_tokens: Some(5), timing, ..row(0, 5) };
-    let (_, rows) = replay(vec![gone], upstream.addr, completions());
+    let entry = TraceEntry { ending: Some(Ending::DownstreamGone), abort_tokens: Some(5), timing, ..row(0, 5) };
+    let (_, rows) = replay(vec![entry], upstream.addr, completions());
     assert_eq!((rows[0].outcome, rows[0].ending), (Some(Outcome::Cancelled), Some(Ending::DownstreamGone)));
     assert!((5..15).contains(&rows[0].output_tokens.unwrap()), "{:?}", rows[0].output_tokens);
     assert!(left() >= 5, "the server learned of it");

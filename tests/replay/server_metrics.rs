@@ -39,9 +39,9 @@ fn load(target: SocketAddr, out: &Path, more: &[&str]) -> Command {
 
 fn ended(mut command: Command) -> (Value, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
-    let said = String::from_utf8(stderr).unwrap();
-    assert!(status.success(), "{said}");
-    (serde_json::from_slice(&stdout).unwrap(), said)
+    let stderr = String::from_utf8(stderr).unwrap();
+    assert!(status.success(), "{stderr}");
+    (serde_json::from_slice(&stdout).unwrap(), stderr)
 }
 
 fn scrapes(out: &Path) -> (ScrapesHeader, Vec<Scrape>) {
@@ -71,7 +71,7 @@ fn server_metrics_match_the_records_in_time_and_tokens() {
     let out = folder.path().join("run");
     let url = format!("http://{address}");
     let flags = ["--concurrency", "3", "--requests", "3", "--osl", "100", "--server-metrics", &url];
-    let (run, said) = ended(load(address, &out, &flags));
+    let (run, stderr) = ended(load(address, &out, &flags));
     let (header, rows) = scrapes(&out);
     assert_eq!(header.servers, [format!("{url}/metrics")]);
     let records = TraceReader::open(&out.join("records.jsonl.zst")).unwrap();
@@ -101,10 +101,10 @@ fn server_metrics_match_the_records_in_time_and_tokens() {
     assert_eq!(
         run["server_metrics"],
         json!([{"url": format!("{url}/metrics"), "scrapes": rows.len(), "failed": 0}]),
-        "{said}"
+        "{stderr}"
     );
-    let told: Value = serde_json::from_str(&report(&out, &["--json", "--slice", "2s"])).unwrap();
-    let figures = &told["servers"][0]["figures"];
+    let document: Value = serde_json::from_str(&report(&out, &["--json", "--slice", "2s"])).unwrap();
+    let figures = &document["servers"][0]["figures"];
     assert_eq!(figures["prompt_tokens"]["total"], run["summary"]["tokens"]["input"].as_f64().unwrap(), "{figures}");
     assert_eq!(figures["generation_tokens"]["total"], 300.0);
     let most = |figure: ServerMetric, until: i64| {
@@ -112,7 +112,7 @@ fn server_metrics_match_the_records_in_time_and_tokens() {
     };
     let whole = [most(ServerMetric::Running, i64::MAX), most(ServerMetric::Waiting, i64::MAX)];
     assert_eq!([&figures["running"]["max"], &figures["waiting"]["max"]], whole.map(Value::from).each_ref());
-    let (slice, first) = (&told["slices"][0], most(ServerMetric::Waiting, 2_000_000_000));
+    let (slice, first) = (&document["slices"][0], most(ServerMetric::Waiting, 2_000_000_000));
     assert_eq!((&slice["to_s"], &slice["servers"][0]["figures"]["waiting"]["max"]), (&2.0.into(), &first.into()));
     let text = report(&out, &["--slice", "2s"]);
     // Those from the first start on, and the first one after the last end: the window of the figures.
@@ -147,16 +147,16 @@ fn a_missing_metrics_page_is_reported_once_and_stops_nothing() {
     ];
     let mut flags = vec!["--rate", "20", "--arrivals", "constant", "--requests", "30", "--osl", "10"];
     flags.extend(pages.iter().flat_map(|page| ["--server-metrics", page]));
-    let (run, said) = ended(load(address, &out, &[&flags[..], &["--header", "x-tenant: very-secret"]].concat()));
+    let (run, stderr) = ended(load(address, &out, &[&flags[..], &["--header", "x-tenant: very-secret"]].concat()));
     assert_eq!(run["summary"]["outcomes"], json!({"success": 30}));
     let expected =
         ["cannot connect: ", "answered 404", "the page is larger than 4 MiB", "the page has no figure of a server"];
-    for ((page, why), told) in pages.iter().zip(expected).zip(run["server_metrics"].as_array().unwrap()) {
-        assert!(told["url"].as_str().unwrap().starts_with(page.as_str()), "{told}");
-        assert!(told["first_failure"].as_str().unwrap().starts_with(why), "{told}");
-        assert!(told["scrapes"] == 0 && told["failed"].as_u64().unwrap() >= 3, "{told}");
-        let url = told["url"].as_str().unwrap();
-        assert_eq!(said.matches(&format!("note: no figures from {url} ")).count(), 1, "{said}");
+    for ((page, why), entry) in pages.iter().zip(expected).zip(run["server_metrics"].as_array().unwrap()) {
+        assert!(entry["url"].as_str().unwrap().starts_with(page.as_str()), "{entry}");
+        assert!(entry["first_failure"].as_str().unwrap().starts_with(why), "{entry}");
+        assert!(entry["scrapes"] == 0 && entry["failed"].as_u64().unwrap() >= 3, "{entry}");
+        let url = entry["url"].as_str().unwrap();
+        assert_eq!(stderr.matches(&format!("note: no figures from {url} ")).count(), 1, "{stderr}");
     }
     assert!(other.heads().iter().all(|head| !head.contains("very-secret")), "only a target is told what requests are");
     assert!(other.heads()[0].starts_with("GET /metrics HTTP/1.1\r\n"), "{:?}", other.heads());
@@ -231,14 +231,15 @@ fn a_queue_that_grows_and_requests_that_are_put_off_are_warnings() {
     let grew = format!("warning: more and more requests waited at {url}/metrics, 1.00 more each second: ");
     assert!(text.contains(&grew), "{text}");
     assert!(text.contains(&format!("warning: {url}/metrics put off 1 requests that it had begun")), "{text}");
-    let told: Value = serde_json::from_str(&report(&out, &["--json"])).unwrap();
-    let names: Vec<_> = told["warnings"].as_array().unwrap().iter().map(|told| told["warning"].clone()).collect();
+    let document: Value = serde_json::from_str(&report(&out, &["--json"])).unwrap();
+    let names: Vec<_> =
+        document["warnings"].as_array().unwrap().iter().map(|warning| warning["warning"].clone()).collect();
     assert!(names.contains(&json!("queue_grew")) && names.contains(&json!("preempted")), "{names:?}");
 }
 
 #[test]
 fn wrong_usage_names_the_flag_and_no_secret() {
-    for (args, said) in [
+    for (args, message) in [
         (
             ["--out", "x", "--server-metrics", "http://u:very-secret@h"],
             "--server-metrics: expected a URL without credentials",
@@ -250,6 +251,6 @@ fn wrong_usage_names_the_flag_and_no_secret() {
         let output = command.current_dir(tempfile::tempdir().unwrap().path()).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{stderr}");
-        assert!(stderr.contains(said) && !stderr.contains("very-secret"), "{stderr}");
+        assert!(stderr.contains(message) && !stderr.contains("very-secret"), "{stderr}");
     }
 }

@@ -26,9 +26,10 @@ fn server(answers: impl Fn(usize) -> bool + Send + Sync + 'static) -> (Upstream,
             let (number, words) =
                 (number.fetch_add(1, Ordering::SeqCst), |text: &str| text.split_whitespace().count() as u64);
             let (tokens, field) = match &body["messages"] {
-                Value::Array(messages) => {
-                    (messages.iter().map(|said| words(said["content"].as_str().unwrap()) + ROLE).sum::<u64>(), "delta")
-                }
+                Value::Array(messages) => (
+                    messages.iter().map(|message| words(message["content"].as_str().unwrap()) + ROLE).sum::<u64>(),
+                    "delta",
+                ),
                 _ => (words(body["prompt"].as_str().unwrap()), "text"),
             };
             let body_is_whole = body["stream"] == false;
@@ -38,8 +39,8 @@ fn server(answers: impl Fn(usize) -> bool + Send + Sync + 'static) -> (Upstream,
                 continue;
             }
             if body_is_whole {
-                let said = format!(" {CANARY} \"{number}\"");
-                let reply = json!({"choices": [{"index": 0, "message": {"content": said}, "finish_reason": "stop"}],
+                let content = format!(" {CANARY} \"{number}\"");
+                let reply = json!({"choices": [{"index": 0, "message": {"content": content}, "finish_reason": "stop"}],
                     "usage": {"prompt_tokens": tokens, "completion_tokens": 2}})
                 .to_string();
                 let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length";
@@ -129,8 +130,8 @@ fn repeats(more: &str) {
     for row in rows(&out) {
         lengths.entry(row.turn.unwrap()).or_default().push(row.prompt.tokens.unwrap());
     }
-    let wanted = [(0, 20), (1, 42 + ROLE), (2, 64), (3, 86)].map(|(turn, tokens)| (turn, vec![tokens; 3]));
-    assert_eq!(lengths.into_iter().collect::<Vec<_>>(), wanted);
+    let expected = [(0, 20), (1, 42 + ROLE), (2, 64), (3, 86)].map(|(turn, tokens)| (turn, vec![tokens; 3]));
+    assert_eq!(lengths.into_iter().collect::<Vec<_>>(), expected);
     assert_eq!(run_json(&out)["summary"]["later_turns"], json!({"verbatim": 9, "synthesized": 0}));
     assert!(done.stdout.contains("9 with the real answers before them, 0 with words instead"), "{}", done.stdout);
 }
@@ -145,9 +146,9 @@ fn a_plain_prompt_continues_the_answer() {
     let bodies = std::mem::take(&mut *bodies.lock().unwrap());
     for (number, pair) in bodies.windows(2).enumerate() {
         let [before, after] = [&pair[0], &pair[1]].map(|body| body["prompt"].as_str().unwrap());
-        let said = format!("{before} zebra \"{number}\"");
-        assert_eq!(&after[..said.len()], said);
-        assert_eq!(after.len(), said.len() + 20 * 4, "and then twenty new words");
+        let history = format!("{before} zebra \"{number}\"");
+        assert_eq!(&after[..history.len()], history);
+        assert_eq!(after.len(), history.len() + 20 * 4, "and then twenty new words");
     }
     let lengths: Vec<u64> = rows(&folder.path().join("run")).iter().map(|row| row.prompt.tokens.unwrap()).collect();
     assert_eq!(lengths, [20, 42, 64], "exactly as planned");
@@ -194,13 +195,13 @@ fn trace(folder: &std::path::Path) -> String {
 fn a_live_replay_continues_conversations_and_a_timed_one_sends_single_prompts() {
     let folder = tempfile::tempdir().unwrap();
     let trace = trace(folder.path());
-    for (pace, wanted) in [("live", [1, 3, 1, 3]), ("timed", [1; 4])] {
+    for (pace, expected) in [("live", [1, 3, 1, 3]), ("timed", [1; 4])] {
         let (upstream, bodies) = server(|_| true);
         let out = folder.path().join(pace);
         sent(&format!("replay {trace} --sessions {pace} --prompt-overhead 4"), &upstream, &out);
         let messages: Vec<usize> =
             bodies.lock().unwrap().iter().map(|body| body["messages"].as_array().unwrap().len()).collect();
-        assert_eq!(messages, wanted, "{pace}");
+        assert_eq!(messages, expected, "{pace}");
         let lengths: Vec<u64> = rows(&out).iter().map(|row| row.prompt.tokens.unwrap()).collect();
         let surprise = if pace == "live" { ROLE } else { 0 };
         assert_eq!(lengths, [20, 60 + surprise, 30, 50 + surprise], "{pace}");

@@ -136,9 +136,9 @@ fn the_exit_code_reports_bad_invalid_and_unreachable_levels() {
     assert_eq!(late.code, Some(3), "{}", late.stderr);
     assert!(late.stdout.contains("not valid"), "{}", late.stdout);
     server.stop().unwrap();
-    let gone = sweep(&target, &folder.path().join("gone"), &short);
-    assert_eq!(gone.code, Some(3), "{}", gone.stderr);
-    assert!(gone.stderr.contains("cannot reach"), "{}", gone.stderr);
+    let unreachable = sweep(&target, &folder.path().join("gone"), &short);
+    assert_eq!(unreachable.code, Some(3), "{}", unreachable.stderr);
+    assert!(unreachable.stderr.contains("cannot reach"), "{}", unreachable.stderr);
 }
 
 #[test]
@@ -150,26 +150,28 @@ fn the_help_states_the_default_duration_of_a_level() {
 #[test]
 fn invalid_flags_are_rejected_before_anything_is_sent() {
     let (_folder, out) = place();
-    let said = |args: &[&str]| {
+    let stderr_of = |args: &[&str]| {
         let done = sweep("http://127.0.0.1:9", &out, args);
         assert_eq!((done.code, &*done.stdout), (Some(2), ""), "{}", done.stderr);
         assert!(!out.exists());
         done.stderr
     };
-    assert!(said(&[]).contains("--rates <LIST>|--concurrencies <LIST>|--find-max <GOALS>|--matrix <FILE>"));
-    assert!(said(&["--rates", "4..1"]).contains("ends before it begins"));
-    assert!(said(&["--find-max", "ttft.p99=1s"]).contains("or `>` after `ttft.p99`"));
-    assert!(said(&["--find-max", "itl.max<=1s"]).contains("of ttft, ttfo, itl, tpot or e2e"));
-    assert!(said(&["--find-max", "goodput>=95%"]).contains("say with --slo what a good request is"));
-    assert!(said(&["--rates", "1", "--cancel-rate", "5%"]).contains("--cancel-after"));
-    assert!(said(&["--rates", "1", "--num-prompts", "5"]).contains("--num-prompts of vllm bench is --requests here"));
-    assert!(said(&["no-such-trace.jsonl", "--rates", "1"]).contains("cannot read no-such-trace.jsonl"));
+    assert!(stderr_of(&[]).contains("--rates <LIST>|--concurrencies <LIST>|--find-max <GOALS>|--matrix <FILE>"));
+    assert!(stderr_of(&["--rates", "4..1"]).contains("ends before it begins"));
+    assert!(stderr_of(&["--find-max", "ttft.p99=1s"]).contains("or `>` after `ttft.p99`"));
+    assert!(stderr_of(&["--find-max", "itl.max<=1s"]).contains("of ttft, ttfo, itl, tpot or e2e"));
+    assert!(stderr_of(&["--find-max", "goodput>=95%"]).contains("say with --slo what a good request is"));
+    assert!(stderr_of(&["--rates", "1", "--cancel-rate", "5%"]).contains("--cancel-after"));
+    assert!(
+        stderr_of(&["--rates", "1", "--num-prompts", "5"]).contains("--num-prompts of vllm bench is --requests here")
+    );
+    assert!(stderr_of(&["no-such-trace.jsonl", "--rates", "1"]).contains("cannot read no-such-trace.jsonl"));
     let matrix = out.with_file_name("plan.yaml");
     fs::write(&matrix, "- name: a\n  rate: 1\n  osll: 5\n").unwrap();
     let path = matrix.to_str().unwrap();
-    assert!(said(&["--matrix", path]).contains("plan.yaml:3: unknown key `osll`; did you mean `osl`?"));
+    assert!(stderr_of(&["--matrix", path]).contains("plan.yaml:3: unknown key `osll`; did you mean `osl`?"));
     fs::write(&matrix, "- {name: a, rate: 1, osl: none}\n").unwrap();
-    assert!(said(&["--matrix", path]).contains("a: invalid value 'none' for '--osl <LENGTH>'"));
+    assert!(stderr_of(&["--matrix", path]).contains("a: invalid value 'none' for '--osl <LENGTH>'"));
     fs::create_dir_all(out.with_file_name("other/runs")).unwrap();
     let other = sweep("http://127.0.0.1:9", &out.with_file_name("other"), &["--rates", "1"]);
     assert!(other.stderr.contains("holds runs and no sweep.json"), "{}", other.stderr);

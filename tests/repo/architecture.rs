@@ -152,10 +152,10 @@ fn pure_rooms(files: &[Source], dependencies: &BTreeSet<String>) -> Vec<String> 
 }
 
 /// Tokens that may stand in some files only.
-fn only_in(files: &[Source], places: &[&str], wanted: &[&[&str]], rule: &str) -> Vec<String> {
+fn only_in(files: &[Source], places: &[&str], sequences: &[&[&str]], rule: &str) -> Vec<String> {
     let elsewhere = files.iter().filter(|file| !places.iter().any(|place| file.path.starts_with(place)));
     let found = elsewhere.flat_map(|file| {
-        let lines = wanted.iter().flat_map(|tokens| file.find(tokens));
+        let lines = sequences.iter().flat_map(|tokens| file.find(tokens));
         lines.map(|at| format!("{}:{at}: {rule}", file.path)).collect::<Vec<_>>()
     });
     found.collect()
@@ -383,9 +383,9 @@ fn the_arrows_are_kept() {
         sample("\nuse crate::config;"),
         ["src/net/io.rs:2: uses crate::config, but net -> measure::time, measure::record::StampSource, clock"]
     );
-    let kept = "// use crate::export;\n/// [`crate::export`]\nuse crate::{clock, measure::time::Stamp};\nuse super::tls;\n\
+    let allowed = "// use crate::export;\n/// [`crate::export`]\nuse crate::{clock, measure::time::Stamp};\nuse super::tls;\n\
         const TEXT: &str = \"crate::sim\";\n#[cfg(test)]\nmod tests { use crate::export; }";
-    assert_eq!(sample(kept), Vec::<String>::new());
+    assert_eq!(sample(allowed), Vec::<String>::new());
     assert_eq!(arrows(&[Source::new("src/zoo/mod.rs", "")]).len(), 1, "a folder without an arrow");
     holds(arrows(&SOURCES));
 }
@@ -405,12 +405,12 @@ fn circles_of_imports_are_few_and_small() {
     assert_eq!(found(&through_page), ["a.rs b.rs"], "a re-export is no definition");
     let by_module = [page, ("a.rs", "use super::b; fn f() { b::g() }"), ("b.rs", "use super::a; fn g() -> a::A {}")];
     assert_eq!(found(&by_module), ["a.rs b.rs"], "a module's name stands for its file");
-    for kept in [
+    for allowed in [
         &[a, ("b.rs", "// super::a::A\nstruct B; #[cfg(test)]\nmod tests { use super::super::a::A; }")],
         &[("mod.rs", "mod a; struct B; fn f() { a::g() }"), ("a.rs", "use super::B; fn g() {}")],
         &[("a.rs", "use super::b::B; struct A;"), ("b.rs", "use crate::config::a::A; struct B;")],
     ] {
-        assert_eq!(found(kept), Vec::<String>::new(), "{kept:?}");
+        assert_eq!(found(allowed), Vec::<String>::new(), "{allowed:?}");
     }
     let ring = |name: &str, files: usize| -> Vec<Source> {
         let text = |at: usize| format!("use super::{name}{}::T; struct T;", (at + 1) % files);

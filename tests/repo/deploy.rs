@@ -353,12 +353,12 @@ fn a_job_sends_every_part_of_one_load_once() {
     // The program accepts all of it, with the time that the policy sets, and then finds no server.
     let start = "--start-at=$(START_AT)";
     assert!(arguments.contains(&start) && container["env"][0]["name"] == "START_AT");
-    let kept = arguments.iter().filter(|argument| !argument.starts_with("--target=") && **argument != start);
+    let flags = arguments.iter().filter(|argument| !argument.starts_with("--target=") && **argument != start);
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
-    command.args(kept).args(["--start-at=2030-01-01T12:00:00Z", "--target=http://127.0.0.1:9"]);
+    command.args(flags).args(["--start-at=2030-01-01T12:00:00Z", "--target=http://127.0.0.1:9"]);
     let nobody = command.env_clear().env("JOB_COMPLETION_INDEX", "3").output();
-    let said = String::from_utf8(nobody.unwrap().stderr).unwrap();
-    assert!(said.starts_with("error: cannot reach http://127.0.0.1:9"), "{said}");
+    let stderr = String::from_utf8(nobody.unwrap().stderr).unwrap();
+    assert!(stderr.starts_with("error: cannot reach http://127.0.0.1:9"), "{stderr}");
 }
 
 #[test]
@@ -453,14 +453,14 @@ fn compose_starts_what_exists_and_scrapes_what_listens() {
 fn telemetry_of_compose_goes_to_its_collector() {
     let services = document("deploy/compose.yaml")["services"].clone();
     let proxy = &services["streamgauge"];
-    let told = check(&texts(&proxy["command"]), &root(), |command| {
+    let output = check(&texts(&proxy["command"]), &root(), |command| {
         for (name, value) in proxy["environment"].as_object().unwrap() {
             command.env(name, value.as_str().unwrap());
         }
     });
-    let metrics = told.lines().find(|line| line.starts_with("# OTLP metrics: ")).unwrap();
+    let metrics = output.lines().find(|line| line.starts_with("# OTLP metrics: ")).unwrap();
     assert!(metrics.contains("http://otel-collector:4318/v1/metrics") && metrics.contains("10s"), "{metrics}");
-    assert!(told.contains("http://otel-collector:4318/v1/traces"), "{told}");
+    assert!(output.contains("http://otel-collector:4318/v1/traces"), "{output}");
 }
 
 #[test]

@@ -245,18 +245,18 @@ fn help_prints_every_chapter_and_the_help_of_every_verb() {
         assert_eq!(shown(&format!("streamgauge help {verb}"), &root()), help(verb), "help {verb}");
     }
     let unknown = Command::new(env!("CARGO_BIN_EXE_streamgauge")).args(["help", "metric"]).output().unwrap();
-    let told = String::from_utf8(unknown.stderr).unwrap();
+    let stderr = String::from_utf8(unknown.stderr).unwrap();
     assert_eq!(unknown.status.code(), Some(2));
-    assert!(unknown.stdout.is_empty() && told.contains("metrics, "), "{told}");
+    assert!(unknown.stdout.is_empty() && stderr.contains("metrics, "), "{stderr}");
 }
 
 #[test]
 fn the_dialects_are_those_of_the_table() {
     let chapter = read("src/measure/dialect/README.md");
     let rows = chapter.lines().filter_map(|line| line.strip_prefix("| `")?.split('|').next());
-    let told: BTreeSet<&str> =
+    let names: BTreeSet<&str> =
         rows.flat_map(|cell| cell.split(['`', ',', ' '])).filter(|name| !name.is_empty()).collect();
-    assert_eq!(told, TABLE.iter().map(|dialect| dialect.name).collect());
+    assert_eq!(names, TABLE.iter().map(|dialect| dialect.name).collect());
 }
 
 #[test]
@@ -287,10 +287,10 @@ fn the_settings_are_those_of_the_schema() {
     };
     let expected: Vec<String> = schema["properties"].as_object().unwrap().iter().map(row).collect();
     let chapter = read("src/config/README.md");
-    let told: Vec<&str> = chapter.lines().filter(|line| line.contains(" | `STREAMGAUGE_")).collect();
-    let sorted: BTreeSet<&str> = told.iter().copied().collect();
+    let rows: Vec<&str> = chapter.lines().filter(|line| line.contains(" | `STREAMGAUGE_")).collect();
+    let sorted: BTreeSet<&str> = rows.iter().copied().collect();
     assert_eq!(sorted, expected.iter().map(|row| &**row).collect(), "it should say\n{}", expected.join("\n"));
-    assert_eq!(told.len(), sorted.len(), "each once");
+    assert_eq!(rows.len(), sorted.len(), "each once");
 }
 
 /// The headings of a page as the anchors of its links.

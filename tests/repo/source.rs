@@ -39,9 +39,10 @@ impl Source {
     }
 
     /// Where these tokens stand in a row, by line.
-    pub(crate) fn find<'a>(&'a self, wanted: &'a [&str]) -> impl Iterator<Item = usize> + 'a {
-        let stands = |at: &usize| wanted.iter().zip(&self.tokens[*at..]).all(|(wanted, token)| token.text == *wanted);
-        (0..(self.tokens.len() + 1).saturating_sub(wanted.len())).filter(stands).map(|at| self.tokens[at].line)
+    pub(crate) fn find<'a>(&'a self, sequence: &'a [&str]) -> impl Iterator<Item = usize> + 'a {
+        let stands =
+            |at: &usize| sequence.iter().zip(&self.tokens[*at..]).all(|(expected, token)| token.text == *expected);
+        (0..(self.tokens.len() + 1).saturating_sub(sequence.len())).filter(stands).map(|at| self.tokens[at].line)
     }
 
     /// The text between the quotes of every string, with its line.

@@ -106,7 +106,7 @@ fn an_slo_and_a_filter_hold_in_each_slice() {
 #[test]
 fn slices_without_a_length_are_an_error_with_a_remedy() {
     let done = report(&[FOLDER, "--out-format", "aiperf-timeslices"]);
-    let told = String::from_utf8_lossy(&done.stderr);
+    let stderr = String::from_utf8_lossy(&done.stderr);
     assert_eq!((done.status.code(), done.stdout.is_empty()), (Some(2), true));
-    assert!(told.contains("remedy: add --slice, as in --slice 10s"), "{told}");
+    assert!(stderr.contains("remedy: add --slice, as in --slice 10s"), "{stderr}");
 }

@@ -12,7 +12,7 @@ fn answers(report: &Value) -> Vec<(&str, &str)> {
 
 #[test]
 fn a_run_that_states_everything_meets_all_ten() {
-    let told = json!({
+    let run_file = json!({
         "meta": {"gpu": "H100", "gpu_count": "8", "precision": "fp8", "engine_flags": "--max-num-seqs 256"},
         "command": ["streamgauge", "sweep", "--rates", "1,2"],
         "summary": {"measured": {"from": 1}},
@@ -24,7 +24,7 @@ fn a_run_that_states_everything_meets_all_ten() {
         row.prompt.tokens = Some(50 + n % 200);
         row.output_tokens = Some(11 + n % 5);
     });
-    let report = report(&rows, &told, &[]);
+    let report = report(&rows, &run_file, &[]);
     let unmet: Vec<_> = answers(&report).into_iter().filter(|(_, answer)| *answer != "met").collect();
     assert_eq!((answers(&report).len(), unmet), (10, vec![]), "{:#}", report["checklist"]);
     assert_eq!(report["checklist"][6]["evidence"], "H100 × 8");

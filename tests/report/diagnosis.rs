@@ -24,9 +24,9 @@ const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 
 /// The report of rows, with scrapes of the server beside them.
-pub(super) fn report(rows: &[TraceEntry], told: &Value, scrapes: &[Scrape]) -> Value {
+pub(super) fn report(rows: &[TraceEntry], run_file: &Value, scrapes: &[Scrape]) -> Value {
     let folder = tempfile::tempdir().unwrap();
-    let path = run(&folder.path().join("run"), rows, 0, told);
+    let path = run(&folder.path().join("run"), rows, 0, run_file);
     if !scrapes.is_empty() {
         write_scrapes(&path, scrapes);
     }
@@ -124,13 +124,13 @@ fn simulate(options: &EngineOptions, requests: &[Request]) -> (Vec<TraceEntry>, 
         collect(&mut out, &mut finished);
     }
     let row = |(number, (at, isl, osl)): (usize, &Request)| {
-        let (came, at) = (&tokens[&(number as u64)], at * MS);
+        let (times, at) = (&tokens[&(number as u64)], at * MS);
         let events: Vec<TokenEvent> =
-            came.windows(2).map(|two| TokenEvent::new(Gap::from_nanos(two[1] - two[0]), Some(1))).collect();
+            times.windows(2).map(|two| TokenEvent::new(Gap::from_nanos(two[1] - two[0]), Some(1))).collect();
         let mut row = success(0, 0, 0, 0, &[]);
         (row.at, row.planned, row.in_flight) = (at, Some(at), Some(in_flight[number]));
-        (row.timing.first_token, row.timing.first_output) = (Some(came[0] - at), Some(came[0] - at));
-        row.timing.ended = Some(came[came.len() - 1] - at);
+        (row.timing.first_token, row.timing.first_output) = (Some(times[0] - at), Some(times[0] - at));
+        row.timing.ended = Some(times[times.len() - 1] - at);
         row.timing.first_tokens = Some(1);
         row.timing.gaps = Some(pack(&events));
         (row.output_tokens, row.output_source) = (Some(u64::from(*osl)), Some(CountSource::Usage));

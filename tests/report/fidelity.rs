@@ -97,10 +97,10 @@ fn four() -> Vec<TraceEntry> {
     vec![first, second, left, ended]
 }
 
-fn run(folder: &Path, rows: &[TraceEntry], told: &Value) -> String {
+fn run(folder: &Path, rows: &[TraceEntry], run_file: &Value) -> String {
     fs::create_dir_all(folder).unwrap();
     write(&folder.join("records.jsonl.zst"), rows);
-    fs::write(folder.join("run.json"), told.to_string()).unwrap();
+    fs::write(folder.join("run.json"), run_file.to_string()).unwrap();
     folder.to_str().unwrap().to_owned()
 }
 
@@ -167,7 +167,7 @@ fn every_format_shows_how_true_a_run_was() {
         "             planned  ▄█▄",
         "             sent     ▄▄█",
     ] {
-        assert!(text.lines().any(|told| told == line), "{line}\n{text}");
+        assert!(text.lines().any(|printed| printed == line), "{line}\n{text}");
     }
     assert!(shown(&["--plain"]).is_ascii());
     let csv = shown(&["--csv"]);
@@ -178,7 +178,7 @@ fn every_format_shows_how_true_a_run_was() {
         "fidelity,think,ms,achieved avg,510",
         "fidelity,aborts,requests,done,1",
     ] {
-        assert!(csv.lines().any(|told| told == line), "{line}\n{csv}");
+        assert!(csv.lines().any(|printed| printed == line), "{line}\n{csv}");
     }
     assert!(csv.lines().all(|line| line.split(',').count() == 5), "{csv}");
     assert!(shown(&["--markdown"]).contains("- **aborts** 2 planned, 1 done; "));
@@ -202,8 +202,8 @@ fn what_had_no_plan_has_no_fidelity_and_a_closed_loop_none_of_its_arrivals() {
 #[test]
 fn fidelity_shows_production_next_to_its_replay() {
     let folder = tempfile::tempdir().unwrap();
-    let told = json!({"trace_window": {"from": 5_000 * MS, "to": 7_000 * MS}, "trace_digest": "blake3:00"});
-    let path = run(&folder.path().join("run"), &four(), &told);
+    let run_file = json!({"trace_window": {"from": 5_000 * MS, "to": 7_000 * MS}, "trace_digest": "blake3:00"});
+    let path = run(&folder.path().join("run"), &four(), &run_file);
     let source = folder.path().join("capture.jsonl.zst");
     let produced = |at: u64, ttft: u64| {
         let mut row = row(0, at, (10, 10), (3, 3), &[]);
@@ -302,9 +302,9 @@ fn a_replay_reports_its_fidelity() {
     assert!((0.0..100.0).contains(&aborts["tokens"]["mean_error"].as_f64().unwrap()), "{aborts}");
     assert_eq!((&report["production"]["requests"], &report["production"]["in_flight"]["max"]), (&json!(5), &json!(2)));
     assert_eq!(report["production"]["metrics"]["ttft"]["max"], 20.0);
-    let told: Value = serde_json::from_slice(&fs::read(out.join("run.json")).unwrap()).unwrap();
+    let run_file: Value = serde_json::from_slice(&fs::read(out.join("run.json")).unwrap()).unwrap();
     for key in ["fidelity", "production", "in_flight"] {
-        assert_eq!(told["summary"][key], report[key], "the run says of itself what its report says");
+        assert_eq!(run_file["summary"][key], report[key], "the run says of itself what its report says");
     }
     let rows: Vec<TraceEntry> =
         TraceReader::open(&out.join("records.jsonl.zst")).unwrap().map(Result::unwrap).collect();

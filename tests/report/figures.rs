@@ -7,7 +7,7 @@ use streamgauge::trace_file::row::TraceEntry;
 
 use super::results::{four, near, of, run, streamgauge, write};
 
-fn told(rows: &[TraceEntry], run_file: &Value, args: &[&str]) -> (Value, String) {
+fn reports(rows: &[TraceEntry], run_file: &Value, args: &[&str]) -> (Value, String) {
     let folder = tempfile::tempdir().unwrap();
     let path = run(&folder.path().join("run"), rows, 0, run_file);
     let shown = |args: &[&str]| {
@@ -20,15 +20,15 @@ fn told(rows: &[TraceEntry], run_file: &Value, args: &[&str]) -> (Value, String)
 
 #[test]
 fn throughput_is_divided_by_the_gpus_that_metadata_states() {
-    let (report, text) = told(&four(), &json!({"meta": {"gpu_count": "4"}}), &[]);
+    let (report, text) = reports(&four(), &json!({"meta": {"gpu_count": "4"}}), &[]);
     // 13 output tokens and 210 prompt tokens in 2.4 s.
     near(report["per_gpu"]["output_tokens"].as_f64().unwrap(), 13.0 / 2.4 / 4.0);
     near(report["per_gpu"]["total_tokens"].as_f64().unwrap(), 223.0 / 2.4 / 4.0);
     assert!(text.contains("per GPU      1.4 output tokens/s, 23.2 total tokens/s, on 4 GPUs\n"), "{text}");
-    let (_, text) = told(&four(), &json!({"meta": {"gpu_count": "1"}}), &[]);
+    let (_, text) = reports(&four(), &json!({"meta": {"gpu_count": "1"}}), &[]);
     assert!(text.contains(" total tokens/s, on 1 GPU\n"), "{text}");
     for unknown in [json!({}), json!({"meta": {"gpu_count": "two"}}), json!({"meta": {"gpu_count": "0"}})] {
-        assert_eq!(told(&four(), &unknown, &[]).0.get("per_gpu"), None);
+        assert_eq!(reports(&four(), &unknown, &[]).0.get("per_gpu"), None);
     }
 }
 
@@ -36,18 +36,18 @@ fn throughput_is_divided_by_the_gpus_that_metadata_states() {
 fn gaps_of_nothing_are_explained_where_they_stand() {
     let mut rows = four();
     rows[0] = super::results::success(0, 10, 100, 250, &[(0, None), (0, None), (0, None), (60, None)]);
-    let (report, text) = told(&rows, &json!({}), &[]);
+    let (report, text) = reports(&rows, &json!({}), &[]);
     // Three of five gaps.
     near(report["zero_gap_share"].as_f64().unwrap(), 0.6);
     assert!(text.contains("\n60.0 % of the gaps between tokens are 0: these events came together"), "{text}");
-    let (report, text) = told(&four(), &json!({}), &[]);
+    let (report, text) = reports(&four(), &json!({}), &[]);
     assert!(report.get("zero_gap_share").is_none() && !text.contains("came together"));
 }
 
 #[test]
 fn the_memory_bounds_tpot_by_the_weights_and_by_the_cache_of_the_batch() {
     let flags = ["--hardware", "bandwidth=2TB/s", "--params", "8e9", "--bytes-per-param", "2"];
-    let (report, text) = told(&four(), &json!({}), &flags);
+    let (report, text) = reports(&four(), &json!({}), &flags);
     let bound = &report["bandwidth_bound"];
     // 16 GB at 2 TB/s; TPOT is 20 and 50 ms.
     near(bound["weights_ms"].as_f64().unwrap(), 8.0);
@@ -58,7 +58,7 @@ fn the_memory_bounds_tpot_by_the_weights_and_by_the_cache_of_the_batch() {
     assert!(text.contains("bound by weights   16.0 GB of weights at 2000.0 GB/s: 8.00ms per step\n"), "{text}");
     assert!(text.contains("27.0ms above the bound, which is 22.9 % of TPOT"), "{text}");
     // One request at a time, of 70 prompt tokens and half of 13 ÷ 3 tokens of response.
-    let (report, _) = told(&four(), &json!({}), &[&flags[..], &["--kv-bytes-per-token", "1e8"]].concat());
+    let (report, _) = reports(&four(), &json!({}), &[&flags[..], &["--kv-bytes-per-token", "1e8"]].concat());
     let context = 70.0 + 13.0 / 6.0;
     near(report["bandwidth_bound"]["context_tokens"].as_f64().unwrap(), context);
     near(report["bandwidth_bound"]["with_kv_ms"].as_f64().unwrap(), 8.0 + context * 1e8 / 2e12 * 1e3);
@@ -68,7 +68,7 @@ fn the_memory_bounds_tpot_by_the_weights_and_by_the_cache_of_the_batch() {
 
 #[test]
 fn every_tools_figures_stand_side_by_side_and_are_those_of_its_definitions() {
-    let (report, text) = told(&four(), &json!({}), &["--definitions", "all", "--slo", "x: ttft<=105ms"]);
+    let (report, text) = reports(&four(), &json!({}), &["--definitions", "all", "--slo", "x: ttft<=105ms"]);
     assert_eq!(report["definitions"], "streamgauge");
     let tools = report["side_by_side"].as_array().unwrap();
     let names: Vec<&str> = tools.iter().map(|tool| tool["definitions"].as_str().unwrap()).collect();
@@ -87,7 +87,7 @@ fn every_tools_figures_stand_side_by_side_and_are_those_of_its_definitions() {
     ];
     assert_eq!(names, expected);
     for tool in tools {
-        let (alone, _) = told(&four(), &json!({}), &["--definitions", tool["definitions"].as_str().unwrap()]);
+        let (alone, _) = reports(&four(), &json!({}), &["--definitions", tool["definitions"].as_str().unwrap()]);
         for metric in ["ttft", "itl", "tpot", "e2e"] {
             assert_eq!(tool["metrics"][metric].get("avg"), alone["metrics"][metric].get("avg"), "{metric} {tool}");
         }
@@ -107,7 +107,7 @@ fn production_stands_beside_a_replay_without_being_asked_if_its_capture_is_still
     write(&capture, &captured, Some(0));
     let digest = format!("blake3:{}", blake3::hash(&std::fs::read(&capture).unwrap()).to_hex());
     let report = |trace: &Path, digest: &str| {
-        told(&four(), &json!({"trace": trace.to_str().unwrap(), "trace_digest": digest}), &[])
+        reports(&four(), &json!({"trace": trace.to_str().unwrap(), "trace_digest": digest}), &[])
     };
     let (beside, text) = report(&capture, &digest);
     near(of(&beside["production"], "ttft", "avg"), 150.0);

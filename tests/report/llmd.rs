@@ -98,11 +98,11 @@ fn every_kind_of_source_gives_an_object_of_the_schema() {
         &["tests/data/results/inference-perf"],
         &["tests/data/traces/streamgauge/version-1.jsonl.zst"],
     ] {
-        let told = printed(&[args, &["--out-format", "llmd"]].concat());
-        assert_eq!(breaches(&schema, &told, &schema, ""), [""; 0], "{args:?}");
-        assert_eq!(told["version"], "0.2.1");
+        let document = printed(&[args, &["--out-format", "llmd"]].concat());
+        assert_eq!(breaches(&schema, &document, &schema, ""), [""; 0], "{args:?}");
+        assert_eq!(document["version"], "0.2.1");
     }
-    let told = printed(&["tests/data/results", "--out-format", "llmd"]);
+    let document = printed(&["tests/data/results", "--out-format", "llmd"]);
     for (path, value) in [
         ("/run/uid", json!(1)),
         ("/results/request_performance/aggregate/requests/total", json!(-1)),
@@ -110,7 +110,7 @@ fn every_kind_of_source_gives_an_object_of_the_schema() {
         ("/scenario/load/standardized/source", json!("thin air")),
         ("/results/request_performance/aggregate/latency", json!({"ttft": 1})),
     ] {
-        let mut wrong = told.clone();
+        let mut wrong = document.clone();
         *wrong.pointer_mut(path).unwrap() = value;
         assert_ne!(breaches(&schema, &wrong, &schema, ""), [""; 0], "{path}: the check cannot fail");
     }

@@ -289,9 +289,9 @@ fn what_failed_is_in_aiperfs_files_as_what_took_for_ever() {
     );
     assert_eq!(summary["total_error_isl"]["avg"], count(100 * failed.len()));
     for tag in ["time_to_first_token", "inter_token_latency", "decode_duration", "request_latency"] {
-        let (told, adjusted) = (&summary[tag], &summary[format!("adj_{tag}")]);
-        assert_eq!((&told["count"], &adjusted["count"]), (&whole.len().into(), &20.into()), "{tag}");
-        assert_eq!((&told["min"], &adjusted["max"]), (&adjusted["min"], &Value::Null), "{tag}");
+        let (unadjusted, adjusted) = (&summary[tag], &summary[format!("adj_{tag}")]);
+        assert_eq!((&unadjusted["count"], &adjusted["count"]), (&whole.len().into(), &20.into()), "{tag}");
+        assert_eq!((&unadjusted["min"], &adjusted["max"]), (&adjusted["min"], &Value::Null), "{tag}");
     }
     // These are of all requests.
     for tag in ["credit_to_start_latency", "effective_latency"] {
@@ -330,7 +330,7 @@ fn the_histogram_log_has_every_time_of_the_records_and_merges() {
 fn the_summary_of_a_run_is_what_report_makes_of_its_records() {
     let folder = tempfile::tempdir().unwrap();
     run(&folder.path().join("run"));
-    let told = json(&text(&folder.path().join("run/run.json")))["summary"].clone();
+    let summary = json(&text(&folder.path().join("run/run.json")))["summary"].clone();
     let report = report(&folder.path().join("run"), "streamgauge");
     // The two clocks are held against each other anew for the file.
     let but_its_begin = |report: &Value| {
@@ -338,15 +338,15 @@ fn the_summary_of_a_run_is_what_report_makes_of_its_records() {
         report["sources"][0]["started_unix_ns"] = Value::Null;
         report
     };
-    let (report, told) = (but_its_begin(&report), but_its_begin(&told));
+    let (report, summary) = (but_its_begin(&report), but_its_begin(&summary));
     for key in report.as_object().unwrap().keys() {
-        assert_eq!(report[key], told[key], "{key}");
+        assert_eq!(report[key], summary[key], "{key}");
     }
-    assert_eq!(told["metrics"]["ttft_from_planned"]["count"], report["outcomes"]["success"]);
+    assert_eq!(summary["metrics"]["ttft_from_planned"]["count"], report["outcomes"]["success"]);
     assert!(
-        told["servers"][0]["figures"]["running"]["unit"].is_string(),
+        summary["servers"][0]["figures"]["running"]["unit"].is_string(),
         "what the server reported: {}",
-        told["servers"]
+        summary["servers"]
     );
 }
 

@@ -283,10 +283,10 @@ fn every_flag_of_a_report_works_on_another_tools_requests() {
     let path = path.to_str().unwrap();
     // The success was due at 250 ms and had its first token at 600 ms.
     for (slo, met) in [("chat: ttft<=350ms tpot<=25ms", 1), ("chat: ttft<=349ms", 0), ("chat: tpot<=24ms", 0)] {
-        let (_, told, _) = streamgauge(&["report", path, "--slo", slo, "--by", "outcome", "--json"]);
-        let told: Value = serde_json::from_str(&told).unwrap();
-        assert_eq!((&told["goodput"][0]["met"], &told["goodput"][0]["counted"]), (&json!(met), &json!(2)), "{slo}");
-        assert_eq!(told["groups"].as_array().unwrap().len(), 2);
+        let (_, stdout, _) = streamgauge(&["report", path, "--slo", slo, "--by", "outcome", "--json"]);
+        let report: Value = serde_json::from_str(&stdout).unwrap();
+        assert_eq!((&report["goodput"][0]["met"], &report["goodput"][0]["counted"]), (&json!(met), &json!(2)), "{slo}");
+        assert_eq!(report["groups"].as_array().unwrap().len(), 2);
     }
     let exit = |args: &[&str]| streamgauge(&[&["report", path], args].concat()).0;
     assert_eq!(exit(&["--fail-if", "tpot.p50<=20ms"]), Some(1));
@@ -311,8 +311,8 @@ fn figures_without_requests_are_shown_and_no_percentile_is_made_up() {
     let path = folder.path().join("vllm.json");
     fs::write(&path, figures.to_string()).unwrap();
     let path = path.to_str().unwrap();
-    let told: Value = serde_json::from_str(&streamgauge(&["report", path, "--json"]).1).unwrap();
-    assert_eq!(told["figures"], json!([{"name": "TTFT", "unit": "ms", "statistics": {"avg": 12.5, "p99": 20.0}}]));
+    let report: Value = serde_json::from_str(&streamgauge(&["report", path, "--json"]).1).unwrap();
+    assert_eq!(report["figures"], json!([{"name": "TTFT", "unit": "ms", "statistics": {"avg": 12.5, "p99": 20.0}}]));
     let (_, csv, _) = streamgauge(&["report", path, "--csv"]);
     assert!(csv.contains("\nTTFT,ms,p99,20\n") && csv.contains("\nrequests,,total,2\n"), "{csv}");
     let (code, _, error) = streamgauge(&["report", path, "--slo", "chat: ttft<=1s"]);
@@ -326,16 +326,17 @@ fn figures_without_requests_are_shown_and_no_percentile_is_made_up() {
 #[test]
 fn sglangs_file_has_figures_and_no_times_of_sending() {
     let file = "tests/data/results/sglang_bench.jsonl";
-    let told: Value = serde_json::from_str(&streamgauge(&["report", file, "--json"]).1).unwrap();
-    assert_eq!((&told["tool"], &told["concurrency"]), (&json!("sglang.bench_serving"), &json!(4)));
-    assert_eq!(told.get("rate"), None, "it was unlimited");
-    assert_eq!(told["totals"]["requests per second"], 9.824_322);
+    let report: Value = serde_json::from_str(&streamgauge(&["report", file, "--json"]).1).unwrap();
+    assert_eq!((&report["tool"], &report["concurrency"]), (&json!("sglang.bench_serving"), &json!(4)));
+    assert_eq!(report.get("rate"), None, "it was unlimited");
+    assert_eq!(report["totals"]["requests per second"], 9.824_322);
     let ttft = json!({
         "avg": 102.667_168, "p50": 107.421_451, "p90": 133.938_387,
         "p95": 216.568_417, "p99": 217.035_522, "std": 46.387_166,
     });
-    assert_eq!(told["figures"][0], json!({"name": "TTFT", "unit": "ms", "statistics": ttft}));
-    let names: Vec<&str> = told["figures"].as_array().unwrap().iter().map(|of| of["name"].as_str().unwrap()).collect();
+    assert_eq!(report["figures"][0], json!({"name": "TTFT", "unit": "ms", "statistics": ttft}));
+    let names: Vec<&str> =
+        report["figures"].as_array().unwrap().iter().map(|of| of["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["TTFT", "TPOT", "ITL", "E2E"]);
     let (code, _, error) = streamgauge(&["report", file, "--slo", "chat: ttft<=1s"]);
     assert!(code == Some(2) && error.contains("records no times of sending"), "{error}");
@@ -346,8 +347,8 @@ fn sglangs_file_has_figures_and_no_times_of_sending() {
         r#"{"tag":"NaN \" Infinity","backend":"vllm","dataset_name":"random","request_rate":2.0,"mean_ttft_ms":NaN}"#;
     fs::write(&two, fs::read_to_string(file).unwrap() + second).unwrap();
     let of = |number: usize| streamgauge(&["report", &format!("{}#{number}", two.display()), "--json"]);
-    let told: Value = serde_json::from_str(&of(2).1).unwrap();
-    assert_eq!((&told["rate"], &told["figures"]), (&json!("2/s"), &json!([])));
+    let report: Value = serde_json::from_str(&of(2).1).unwrap();
+    assert_eq!((&report["rate"], &report["figures"]), (&json!("2/s"), &json!([])));
     assert!(of(3).2.contains("it has 2 runs, and none of number 3"), "{}", of(3).2);
 }
 
@@ -377,10 +378,18 @@ fn an_error_has_its_place_and_a_remedy_and_quotes_nothing() {
     };
     let aiperf = |line: &str| format!("{{\"metadata\":{{\"request_start_ns\":1}},\"metrics\":{{}}}}\n{line}");
     for (format, content, problem) in [
-        (PeerFormat::VllmBench, changed(&|told| told["itls"] = json!([[]])), "`ttfts` has 2 values and `itls` has 1"),
-        (PeerFormat::VllmBench, changed(&|told| told["ttfts"][1] = json!(-1)), "request 2: a time is negative"),
-        (PeerFormat::VllmBench, changed(&|told| told["itls"][0][0] = json!("secret")), "line 1, column"),
-        (PeerFormat::VllmBench, changed(&|told| told["start_times"] = json!([0, 1e300])), "request 2: a time is"),
+        (
+            PeerFormat::VllmBench,
+            changed(&|document| document["itls"] = json!([[]])),
+            "`ttfts` has 2 values and `itls` has 1",
+        ),
+        (PeerFormat::VllmBench, changed(&|document| document["ttfts"][1] = json!(-1)), "request 2: a time is negative"),
+        (PeerFormat::VllmBench, changed(&|document| document["itls"][0][0] = json!("secret")), "line 1, column"),
+        (
+            PeerFormat::VllmBench,
+            changed(&|document| document["start_times"] = json!([0, 1e300])),
+            "request 2: a time is",
+        ),
         (
             PeerFormat::AiperfRecords,
             aiperf("{\"metadata\":{\"x\":\"secret\"}}"),
@@ -449,11 +458,11 @@ fn a_cut_file_is_an_error() {
         read_all(format, content.as_bytes()).unwrap();
         let length = content.trim_end().len();
         for cut in (1..length).step_by(length / 40 + 1) {
-            let told = read_all(format, &content.as_bytes()[..cut]);
+            let result = read_all(format, &content.as_bytes()[..cut]);
             // Whole lines before the cut are a file too.
             let lines = [PeerFormat::AiperfRecords, PeerFormat::SglangBench].contains(&format);
             let whole_lines = lines && content[..cut].ends_with(['\n', '}']);
-            assert!(told.is_err() || whole_lines, "{format:?} at {cut}");
+            assert!(result.is_err() || whole_lines, "{format:?} at {cut}");
         }
     }
 }

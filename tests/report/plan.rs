@@ -249,9 +249,9 @@ fn lengths_sessions_and_caches_that_differ_are_named_with_their_figures() {
         (mix_line.into(), mix_line.into())
     );
     let other = plan(mix(400, 60, 20_000));
-    let told: Vec<String> = other.differences.iter().map(ToString::to_string).collect();
+    let differences: Vec<String> = other.differences.iter().map(ToString::to_string).collect();
     assert_eq!(
-        told,
+        differences,
         [
             "ISL differs: 404 tokens on average in the traffic, 104 in the sweep (KS distance 1.00, p < 0.001)",
             "share of later turns differs: 60.0 % in the traffic, 0.0 % in the sweep",
@@ -263,7 +263,7 @@ fn lengths_sessions_and_caches_that_differ_are_named_with_their_figures() {
 }
 
 /// A run of a level: a request every `gap` ms, each with its TTFT in ms and 10 tokens.
-pub(crate) fn write_run(folder: &Path, gap: u64, ttfts: impl Iterator<Item = u64>, told: &Value) {
+pub(crate) fn write_run(folder: &Path, gap: u64, ttfts: impl Iterator<Item = u64>, run_file: &Value) {
     fs::create_dir_all(folder).unwrap();
     let header = TraceHeader { started_unix_ns: Some(0), ..TraceHeader::new("test") };
     let mut writer = TraceWriter::new(File::create(folder.join("records.jsonl.zst")).unwrap(), &header).unwrap();
@@ -287,7 +287,7 @@ pub(crate) fn write_run(folder: &Path, gap: u64, ttfts: impl Iterator<Item = u64
         writer.write(&row).unwrap();
     }
     writer.finish().unwrap();
-    fs::write(folder.join("run.json"), told.to_string()).unwrap();
+    fs::write(folder.join("run.json"), run_file.to_string()).unwrap();
 }
 
 /// A sweep of 10/s that is good, 20/s of which a tenth is late, and 40/s that this machine could not send.
@@ -362,10 +362,10 @@ fn an_slo_may_be_percentiles_of_requests_or_of_gaps() {
     assert_eq!(json["measured"]["goals"], "ttft.p85<=500ms");
     let both = ["--slo", "ttft.p85<=500ms goodput>=99%", "--slo", "chat: ttft<=500ms", "--json"];
     assert_eq!(parsed(&plan(&sweep, "40/s", &both))["capacity"]["rate"], 10.0);
-    let told = |args: &[&str]| plan(&sweep, "40/s", args).stderr;
-    assert!(told(&[]).contains("the sweep has no SLO; remedy: state with --slo"), "{}", told(&[]));
-    assert!(told(&["--slo", "goodput>=99%"]).contains("goodput needs a second --slo"));
-    assert!(told(&["--slo", "ttft<=9ms"]).contains("expected a percentile"));
+    let stderr_of = |args: &[&str]| plan(&sweep, "40/s", args).stderr;
+    assert!(stderr_of(&[]).contains("the sweep has no SLO; remedy: state with --slo"), "{}", stderr_of(&[]));
+    assert!(stderr_of(&["--slo", "goodput>=99%"]).contains("goodput needs a second --slo"));
+    assert!(stderr_of(&["--slo", "ttft<=9ms"]).contains("expected a percentile"));
 }
 
 #[test]
@@ -381,16 +381,16 @@ fn a_sweep_without_a_level_that_holds_is_an_error_of_its_own() {
 
 #[test]
 fn wrong_inputs_are_named_with_a_remedy_and_exit_with_2() {
-    let told = |sweep: &str, traffic: &str, args: &[&str]| {
+    let stderr_of = |sweep: &str, traffic: &str, args: &[&str]| {
         let done = plan(Path::new(sweep), traffic, args);
         assert_eq!(done.code, Some(2), "{}", done.stdout);
         done.stderr
     };
-    assert!(told("tests/data/runs/chat", "5/s", &[]).contains("no sweep.json is there; remedy: name the folder"));
-    assert!(told(SWEEP, "no-such-file", &[]).contains("remedy: name a capture or a trace, or give a rate"));
-    assert!(told(SWEEP, "5/s", &["--price", "2/gpu-h"]).contains("state them with --gpus-per-replica"));
-    assert!(told(SWEEP, "5/s", &["--price", "2"]).contains("as in 2.5/gpu-h"));
-    assert!(told(SWEEP, "5/s", &["--headroom", "95%"]).contains("expected 0% to 90%"));
+    assert!(stderr_of("tests/data/runs/chat", "5/s", &[]).contains("no sweep.json is there; remedy: name the folder"));
+    assert!(stderr_of(SWEEP, "no-such-file", &[]).contains("remedy: name a capture or a trace, or give a rate"));
+    assert!(stderr_of(SWEEP, "5/s", &["--price", "2/gpu-h"]).contains("state them with --gpus-per-replica"));
+    assert!(stderr_of(SWEEP, "5/s", &["--price", "2"]).contains("as in 2.5/gpu-h"));
+    assert!(stderr_of(SWEEP, "5/s", &["--headroom", "95%"]).contains("expected 0% to 90%"));
 }
 
 #[test]
@@ -399,21 +399,21 @@ fn sweeps_of_two_targets_or_of_different_rows_are_not_one_replica() {
     let path = sweep(folder.path());
     let read = || serde_json::from_str::<Value>(&fs::read_to_string(path.join("sweep.json")).unwrap()).unwrap();
     let (original, slo) = (read(), ["--slo", "chat: ttft<=500ms"]);
-    let told = |change: &dyn Fn(&mut Value)| {
+    let plan_of = |change: &dyn Fn(&mut Value)| {
         let mut file = original.clone();
         change(&mut file);
         fs::write(path.join("sweep.json"), file.to_string()).unwrap();
         plan(&path, "5/s", &slo)
     };
-    let two = told(&|file| file["plan"]["targets"] = json!([["http://a"], ["http://b"]]));
+    let two = plan_of(&|file| file["plan"]["targets"] = json!([["http://a"], ["http://b"]]));
     assert!(two.code == Some(2) && two.stderr.contains("the sweep compares two targets"), "{}", two.stderr);
-    let rows = told(&|file| file["runs"][1]["level"]["flags"] = json!({"isl": ["9"]}));
+    let rows = plan_of(&|file| file["runs"][1]["level"]["flags"] = json!({"isl": ["9"]}));
     assert!(rows.code == Some(2) && rows.stderr.contains("--series rate-10 or --series rate-20"), "{}", rows.stderr);
     let chosen = plan(&path, "5/s", &[&slo[..], &["--series", "rate-10"]].concat());
     assert!(chosen.code == Some(0), "{}", chosen.stderr);
     let unknown = plan(&path, "5/s", &[&slo[..], &["--series", "rate-11"]].concat());
     assert!(unknown.code == Some(2) && unknown.stderr.contains("no run is of a level rate-11"), "{}", unknown.stderr);
-    let unfinished = told(&|file| _ = file["runs"].as_array_mut().unwrap().pop());
+    let unfinished = plan_of(&|file| _ = file["runs"].as_array_mut().unwrap().pop());
     assert!(unfinished.stdout.contains("warning: the sweep has not run all its levels"), "{}", unfinished.stdout);
 }
 
@@ -504,9 +504,9 @@ fn arrivals_of_a_sampled_capture_are_those_of_all_sessions_and_the_plan_says_so(
 
     let traffic = Traffic { sample: Some(0.05), ..traffic(&[10.0, 10.0]) };
     let plan = CapacityPlan::of(sweep_of(levels()), &traffic, reserves(0.0, 0, 0.0), ReplicaCost::default()).unwrap();
-    let said =
+    let expected =
         "the capture kept 5 % of the sessions, and arrivals are counted 20 times: the other sessions are like these";
-    assert!(plan.assumptions.iter().any(|assumption| assumption.starts_with(said)), "{:?}", plan.assumptions);
+    assert!(plan.assumptions.iter().any(|assumption| assumption.starts_with(expected)), "{:?}", plan.assumptions);
 }
 
 #[test]

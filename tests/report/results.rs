@@ -73,10 +73,10 @@ pub(super) fn write(path: &Path, rows: &[TraceEntry], started: Option<u64>) {
 }
 
 /// A run directory with these rows.
-pub(super) fn run(folder: &Path, rows: &[TraceEntry], started: u64, told: &Value) -> PathBuf {
+pub(super) fn run(folder: &Path, rows: &[TraceEntry], started: u64, run_file: &Value) -> PathBuf {
     fs::create_dir_all(folder).unwrap();
     write(&folder.join("records.jsonl.zst"), rows, Some(started));
-    fs::write(folder.join("run.json"), told.to_string()).unwrap();
+    fs::write(folder.join("run.json"), run_file.to_string()).unwrap();
     folder.to_owned()
 }
 
@@ -226,17 +226,17 @@ fn each_tools_definitions_give_that_tools_results() {
 #[test]
 fn goodput_is_judged_now_and_from_the_planned_moment() {
     let good = |slo: &str, args: &[&str]| report(&[&["--slo", slo], args].concat())["goodput"][0].clone();
-    let told = good("x: ttft<=150ms e2e<=1s", &[]);
+    let goodput = good("x: ttft<=150ms e2e<=1s", &[]);
     // Met: the first. Missed: the second by its TTFT, the third by failing. The whole answer has no TTFT to judge.
     assert_eq!(
-        (&told["met"], &told["counted"], &told["text"]),
+        (&goodput["met"], &goodput["counted"], &goodput["text"]),
         (&json!(1), &json!(3), &json!("x: ttft<=150ms e2e<=1s"))
     );
-    near(told["share"].as_f64().unwrap(), 1.0 / 3.0);
-    near(told["share_of_successes"].as_f64().unwrap(), 1.0 / 2.0);
-    assert_eq!((&told["successes"], &told["missed"]), (&json!(2), &json!({"ttft": 1, "error": 1})));
-    near(told["requests_per_second"].as_f64().unwrap(), 1.0 / 2.4);
-    near(told["tokens_per_second"].as_f64().unwrap(), 7.0 / 2.4);
+    near(goodput["share"].as_f64().unwrap(), 1.0 / 3.0);
+    near(goodput["share_of_successes"].as_f64().unwrap(), 1.0 / 2.0);
+    assert_eq!((&goodput["successes"], &goodput["missed"]), (&json!(2), &json!({"ttft": 1, "error": 1})));
+    near(goodput["requests_per_second"].as_f64().unwrap(), 1.0 / 2.4);
+    near(goodput["tokens_per_second"].as_f64().unwrap(), 7.0 / 2.4);
     // 110 ms from the planned moment, 100 from sending, from which other tools count.
     assert_eq!(good("x: ttft<=105ms", &[])["met"], 0);
     assert_eq!(good("x: ttft<=105ms", &["--definitions", "vllm"])["met"], 1);
@@ -253,8 +253,8 @@ fn a_whole_answer_to_a_streaming_request_has_no_ttft() {
     let path = run(folder.path(), &[whole, success(0, 0, 10, 100, &[])], 0, &json!({}));
     let counted = |slo: &str| {
         let done = streamgauge(&[&path], &["--json", "--slo", slo]);
-        let told: Value = serde_json::from_str(&done.stdout).unwrap();
-        (told["goodput"][0]["met"].clone(), told["goodput"][0]["counted"].clone())
+        let report: Value = serde_json::from_str(&done.stdout).unwrap();
+        (report["goodput"][0]["met"].clone(), report["goodput"][0]["counted"].clone())
     };
     assert_eq!(counted("x: ttft<=1s"), (json!(1), json!(1)), "as the proxy judges it");
     assert_eq!(counted("x: e2e<=1s"), (json!(2), json!(2)));
@@ -308,9 +308,9 @@ fn json_of_all(path: &Path) -> Value {
 }
 
 /// Ids of a report's warnings.
-fn warned(rows: &[TraceEntry], told: &Value) -> Vec<String> {
+fn warned(rows: &[TraceEntry], run_file: &Value) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
-    let path = run(&folder.path().join("run"), rows, 0, told);
+    let path = run(&folder.path().join("run"), rows, 0, run_file);
     let report: Value = serde_json::from_str(&streamgauge(&[&path], &["--json"]).stdout).unwrap();
     let warnings = report["warnings"].as_array().unwrap();
     assert!(warnings.iter().all(|warning| warning["text"] != "" && warning["advice"] != ""));
@@ -389,11 +389,11 @@ fn every_warning_has_its_cause_and_none_comes_without() {
         ["warmup_in_prior_cache"]
     );
     assert_eq!(with(&|_, row| (row.prompt.tokens, row.prompt.cached) = (Some(100), Some(20))), [""; 0], "a template");
-    let known = |told: Value| {
+    let known = |fields: Value| {
         let mut rows = many.clone();
         rows.iter_mut().for_each(|row| (row.prompt.tokens, row.prompt.cached) = (Some(100), Some(90)));
         let mut all = warm.clone();
-        all.as_object_mut().unwrap().extend(told.as_object().unwrap().clone());
+        all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         warned(&rows, &all)
     };
     assert_eq!(known(json!({"warm_prefixes": true})), [""; 0], "it was sent before, on purpose");
@@ -428,11 +428,11 @@ fn whether_requests_were_sent_late_does_not_hang_on_the_percentiles_that_are_sho
 #[test]
 fn the_counts_of_runs_are_summed() {
     let folder = tempfile::tempdir().unwrap();
-    let told = |shard: u8| {
+    let run_file = |shard: u8| {
         let summary = json!({"held_back": 2, "errors": {"closed": 1, "reset": 1}});
         json!({"summary": summary, "shard": {"index": shard, "count": 2}})
     };
-    let paths = [1, 2].map(|shard| run(&folder.path().join(shard.to_string()), &four(), 0, &told(shard)));
+    let paths = [1, 2].map(|shard| run(&folder.path().join(shard.to_string()), &four(), 0, &run_file(shard)));
     let text = streamgauge(&[&paths[0], &paths[1]], &[]).stdout;
     assert!(text.contains("\n             2 closed, 2 reset, 2 answered 500\n"), "{text}");
     assert!(text.contains("\n             4 held back by --max-in-flight; the wait is in their latency\n"), "{text}");
@@ -501,29 +501,33 @@ fn the_exit_code_reports_too_little_goodput() {
 fn what_cannot_be_read_is_named_with_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    let said = |path: &Path, args: &[&str]| {
+    let stderr_of = |path: &Path, args: &[&str]| {
         let done = streamgauge(&[path], args);
         assert_eq!((done.code, &*done.stdout), (Some(2), ""), "{}", done.stderr);
         done.stderr
     };
-    assert!(said(&at("nowhere"), &[]).contains("nowhere"));
+    assert!(stderr_of(&at("nowhere"), &[]).contains("nowhere"));
     fs::create_dir(at("run")).unwrap();
     fs::write(at("run").join("run.json"), "{").unwrap();
-    assert!(said(&at("run"), &[]).contains("run.json: EOF while parsing"));
+    assert!(stderr_of(&at("run"), &[]).contains("run.json: EOF while parsing"));
     fs::write(at("run").join("run.json"), "[]").unwrap();
-    assert!(said(&at("run"), &[]).contains("run.json: expected an object"));
+    assert!(stderr_of(&at("run"), &[]).contains("run.json: expected an object"));
     fs::write(at("run").join("run.json"), r#"{"streamgauge_run": 9}"#).unwrap();
-    assert!(said(&at("run"), &[]).contains("run.json: it is of version 9, and this Streamgauge reads them up to 1"));
+    assert!(
+        stderr_of(&at("run"), &[]).contains("run.json: it is of version 9, and this Streamgauge reads them up to 1")
+    );
     let mut row = success(0, 0, 1, 2, &[]);
     row.timing.gaps = Some("?".to_owned());
     write(&at("bad.jsonl.zst"), &[success(0, 0, 1, 2, &[]), row], None);
-    let told = said(&at("bad.jsonl.zst"), &[]);
-    assert!(told.contains("bad.jsonl.zst, request 2: packed gaps are not base64") && told.contains("Take the row out"));
+    let stderr = stderr_of(&at("bad.jsonl.zst"), &[]);
+    assert!(
+        stderr.contains("bad.jsonl.zst, request 2: packed gaps are not base64") && stderr.contains("Take the row out")
+    );
     write(&at("long.jsonl.zst"), &[success(20_000, 20_000, 1, 2, &[])], None);
-    assert!(said(&at("long.jsonl.zst"), &["--slice", "1ms"]).contains("slices of 1.00ms are more than 10000"));
+    assert!(stderr_of(&at("long.jsonl.zst"), &["--slice", "1ms"]).contains("slices of 1.00ms are more than 10000"));
     let twice = streamgauge(&[&at("long.jsonl.zst"), &at("long.jsonl.zst")], &[]);
     assert!(twice.code == Some(2) && twice.stderr.contains("long.jsonl.zst is named twice"), "{}", twice.stderr);
-    assert!(said(&at("long.jsonl.zst"), &["--fail-if", "goodput<5%"]).contains("--slo"));
+    assert!(stderr_of(&at("long.jsonl.zst"), &["--fail-if", "goodput<5%"]).contains("--slo"));
 }
 
 #[test]
@@ -551,7 +555,7 @@ fn all_formats_agree() {
     for line in
         ["all,itl,ms,avg,27.5", "all,itl,values,count,4", "all,requests,requests,failed,1", "all,window,s,length,2.4"]
     {
-        assert!(csv.lines().any(|told| told == line), "{line}:\n{csv}");
+        assert!(csv.lines().any(|printed| printed == line), "{line}:\n{csv}");
     }
     let cells = |line: &str| line.split(',').count();
     assert!(csv.lines().filter(|line| !line.starts_with("context,")).all(|line| cells(line) == 5), "{csv}");
@@ -676,13 +680,13 @@ fn runs_of_different_plans_are_never_merged_and_the_error_offers_a_comparison() 
     let folder = tempfile::tempdir().unwrap();
     let base = json!({"seed": 1, "targets": ["http://a"], "load": {"rate": "5/s"}, "shard": {"index": 1, "count": 2}});
     let with = |key: &str, value: Value| {
-        let mut told = base.clone();
-        told["shard"]["index"] = json!(2);
-        told[key] = value;
-        told
+        let mut run_file = base.clone();
+        run_file["shard"]["index"] = json!(2);
+        run_file[key] = value;
+        run_file
     };
     let first = run(&folder.path().join("first"), &four(), 0, &base);
-    for (number, (told, reason)) in [
+    for (number, (run_file, reason)) in [
         (with("load", json!({"rate": "6/s"})), "their load differs"),
         (with("seed", json!(2)), "their seed differs"),
         (with("targets", json!(["http://b"])), "their target differs"),
@@ -694,7 +698,7 @@ fn runs_of_different_plans_are_never_merged_and_the_error_offers_a_comparison() 
     .into_iter()
     .enumerate()
     {
-        let other = run(&folder.path().join(number.to_string()), &four(), 0, &told);
+        let other = run(&folder.path().join(number.to_string()), &four(), 0, &run_file);
         let done = streamgauge(&[&first, &other], &[]);
         assert_eq!((done.code, &*done.stdout), (Some(2), ""), "{reason}");
         assert!(done.stderr.contains(reason) && done.stderr.contains("streamgauge compare "), "{}", done.stderr);
@@ -713,7 +717,7 @@ fn runs_of_different_plans_are_never_merged_and_the_error_offers_a_comparison() 
 #[test]
 fn a_report_begins_with_what_produced_it_in_every_format() {
     let folder = tempfile::tempdir().unwrap();
-    let told = json!({
+    let run_file = json!({
         "version": "0.1.0",
         "command": ["streamgauge", "load", "--rate", "5"],
         "machine": {"cpu": "EPYC", "cores": 2},
@@ -723,7 +727,7 @@ fn a_report_begins_with_what_produced_it_in_every_format() {
         "load": {"arrivals": "poisson", "rate": "5/s", "isl": "512", "osl": "128"},
         "seed": 7,
     });
-    let path = run(&folder.path().join("run"), &four(), 1_795_504_655_000_000_000, &told);
+    let path = run(&folder.path().join("run"), &four(), 1_795_504_655_000_000_000, &run_file);
     let report: Value = serde_json::from_str(&streamgauge(&[&path], &["--json"]).stdout).unwrap();
     let expected = json!({
         "date": "2026-11-24T07:17:35Z", "command": "streamgauge load --rate 5", "target": "http://a", "model": "qwen",

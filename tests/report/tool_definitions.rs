@@ -112,14 +112,14 @@ fn numbers(value: &Value) -> Vec<f64> {
 
 #[test]
 fn from_vllms_records_come_vllms_figures() {
-    let told: Value = serde_json::from_str(&file("vllm_bench_serve.json")).unwrap();
-    let of = |name: &str| numbers(&told[name]);
+    let theirs: Value = serde_json::from_str(&file("vllm_bench_serve.json")).unwrap();
+    let of = |name: &str| numbers(&theirs[name]);
     let (starts, ttfts, lens, inputs) = (of("start_times"), of("ttfts"), of("output_lens"), of("input_lens"));
     let recorded: Vec<Recorded> = (0..starts.len())
         .map(|at| Recorded {
             start: starts[at] * SECOND,
             ttft: ttfts[at] * SECOND,
-            gaps: numbers(&told["itls"][at]).iter().map(|gap| gap * SECOND).collect(),
+            gaps: numbers(&theirs["itls"][at]).iter().map(|gap| gap * SECOND).collect(),
             tokens: lens[at] as u64,
             input: inputs[at] as u64,
         })
@@ -128,18 +128,18 @@ fn from_vllms_records_come_vllms_figures() {
     let ours = report(Definitions::Vllm, &recorded);
     for (metric, name) in [("ttft", "ttft"), ("tpot", "tpot"), ("itl", "itl"), ("e2e", "e2el")] {
         for (stat, key) in [("avg", "mean"), ("p50", "median"), ("std", "std"), ("p90", "p90"), ("p99", "p99")] {
-            near(&ours["metrics"][metric][stat], &told[format!("{key}_{name}_ms")], &format!("{key} {name}"));
+            near(&ours["metrics"][metric][stat], &theirs[format!("{key}_{name}_ms")], &format!("{key} {name}"));
         }
     }
     assert_eq!(
         (&ours["tokens"]["input"], &ours["tokens"]["output"]),
-        (&told["total_input_tokens"], &told["total_output_tokens"])
+        (&theirs["total_input_tokens"], &theirs["total_output_tokens"])
     );
 }
 
 #[test]
 fn from_aiperfs_records_come_aiperfs_figures() {
-    let told: Value = serde_json::from_str(&file("profile_export_aiperf.json")).unwrap();
+    let theirs: Value = serde_json::from_str(&file("profile_export_aiperf.json")).unwrap();
     let record = |line: &str| {
         let line: Value = serde_json::from_str(line).unwrap();
         let of = |tag: &str| line["metrics"][tag]["value"].as_f64().unwrap();
@@ -165,26 +165,26 @@ fn from_aiperfs_records_come_aiperfs_figures() {
         ("osl", "output_sequence_length"),
     ] {
         for stat in ["count", "avg", "min", "p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "max", "std"] {
-            near(&ours["metrics"][metric][stat], &told[tag][stat], &format!("{tag} {stat}"));
+            near(&ours["metrics"][metric][stat], &theirs[tag][stat], &format!("{tag} {stat}"));
         }
     }
     let rate = &ours["metrics"]["tokens_per_second_per_user"];
-    near(&rate["avg"], &told["output_token_throughput_per_user"]["avg"], "tokens/s per user");
-    near(&ours["seconds"], &told["benchmark_duration"]["avg"], "duration");
+    near(&rate["avg"], &theirs["output_token_throughput_per_user"]["avg"], "tokens/s per user");
+    near(&ours["seconds"], &theirs["benchmark_duration"]["avg"], "duration");
     // Its rates are over the phase, which began some milliseconds before the first request.
     for (rate, tag) in [
         ("requests", "request_throughput"),
         ("output_tokens", "output_token_throughput"),
         ("total_tokens", "total_token_throughput"),
     ] {
-        let ratio = ours["throughput"][rate].as_f64().unwrap() / told[tag]["avg"].as_f64().unwrap();
+        let ratio = ours["throughput"][rate].as_f64().unwrap() / theirs[tag]["avg"].as_f64().unwrap();
         assert!((1.0..1.000_5).contains(&ratio), "{tag}: {ratio} of what the tool said");
     }
 }
 
 #[test]
 fn from_aiperfs_records_comes_every_number_of_its_summary() {
-    let told: Value = serde_json::from_str(&file("profile_export_aiperf.json")).unwrap();
+    let document: Value = serde_json::from_str(&file("profile_export_aiperf.json")).unwrap();
     let zero = 1_795_221_711_000_000_000;
     let mut aiperf = Aiperf::new(false);
     for line in file("profile_export.jsonl").lines() {
@@ -192,7 +192,8 @@ fn from_aiperfs_records_comes_every_number_of_its_summary() {
     }
     let [_, summary, _] = aiperf.render(&[], &[]);
     let ours: Value = serde_json::from_str(&summary).unwrap();
-    let metrics: Vec<_> = told.as_object().unwrap().iter().filter(|(_, metric)| metric["unit"].is_string()).collect();
+    let metrics: Vec<_> =
+        document.as_object().unwrap().iter().filter(|(_, metric)| metric["unit"].is_string()).collect();
     assert_eq!(metrics.len(), 62);
     for (tag, metric) in metrics {
         for (stat, theirs) in metric.as_object().unwrap().iter().filter(|(_, value)| value.is_number()) {
@@ -257,26 +258,26 @@ fn a_reply_of_one_token_has_no_time_between_tokens_and_one_of_one_event_has_one_
 #[test]
 fn guidellm_counts_a_request_as_often_as_it_has_tokens() {
     // Of 2 tokens 10 ms apart and of 9 in as many: weights of 1 and 8, and of 2 and 9.
-    let told = &figures(Definitions::Guidellm, [reply(2, 2), reply(9, 2)], None)["metrics"];
+    let metrics = &figures(Definitions::Guidellm, [reply(2, 2), reply(9, 2)], None)["metrics"];
     let near = |metric: &str, expected: f64| {
-        assert!((told[metric]["avg"].as_f64().unwrap() - expected).abs() < 1e-4, "{metric}: {told}")
+        assert!((metrics[metric]["avg"].as_f64().unwrap() - expected).abs() < 1e-4, "{metric}: {metrics}")
     };
     near("itl", (10.0 + 8.0 * 10.0 / 8.0) / 9.0);
     near("tpot", (110.0 + 110.0) / 11.0);
-    assert_eq!((&told["itl"]["p50"], &told["ttft"]["count"]), (&1.25.into(), &2.into()));
+    assert_eq!((&metrics["itl"]["p50"], &metrics["ttft"]["count"]), (&1.25.into(), &2.into()));
     let unlikely = figures(Definitions::Guidellm, [reply(u64::MAX, 2)], None);
     assert_eq!(unlikely["metrics"]["itl"]["count"], 1 << 16, "a count that is made up takes no room");
 }
 
 #[test]
 fn sglang_counts_the_requested_tokens_if_the_server_sent_no_count() {
-    let asked = |source| {
+    let output_tokens = |source| {
         let mut row = reply(7, 4);
         (row.output_source, row.params.max_tokens) = (Some(source), Some(16));
         figures(Definitions::Sglang, [row], None)["tokens"]["output"].as_u64().unwrap()
     };
     use CountSource::{Chunks, ContinuousUsage, Ids, Tokenizer, Usage};
-    assert_eq!([Usage, ContinuousUsage, Ids, Tokenizer, Chunks].map(asked), [7, 7, 16, 16, 16]);
+    assert_eq!([Usage, ContinuousUsage, Ids, Tokenizer, Chunks].map(output_tokens), [7, 7, 16, 16, 16]);
 }
 
 #[test]
@@ -287,8 +288,8 @@ fn a_reply_that_is_no_stream_has_what_a_tool_makes_of_its_end() {
             timing: Timing { ended: Some(140_000_000), ..Timing::default() },
             ..reply(7, 1)
         };
-        let told = &figures(tool, [row], None)["metrics"];
-        ["ttft", "tpot", "itl", "e2e"].map(|metric| told[metric]["avg"].as_f64())
+        let metrics = &figures(tool, [row], None)["metrics"];
+        ["ttft", "tpot", "itl", "e2e"].map(|metric| metrics[metric]["avg"].as_f64())
     };
     use Definitions::{Aiperf, Guidellm, Otel, Sglang, Vllm};
     assert_eq!([Aiperf, Vllm, Otel].map(whole), [[None, None, None, Some(140.0)]; 3]);
@@ -307,8 +308,12 @@ fn what_failed_or_was_left_is_in_the_time_of_the_rates_and_in_no_latency() {
     for tool in Definitions::ALL {
         let failed = |at: u64, outcome| TraceEntry { at, outcome: Some(outcome), ..reply(7, 4) };
         let rows = [reply(7, 4), failed(1_000_000_000, Outcome::Failed), failed(1_865_000_000, Outcome::Cancelled)];
-        let told = figures(tool, rows, None);
-        assert_eq!((&told["metrics"]["ttft"]["count"], &told["seconds"]), (&1.into(), &2.0.into()), "{tool:?}");
-        assert_eq!((&told["throughput"]["requests"], &told["tokens"]["output"]), (&0.5.into(), &7.into()), "{tool:?}");
+        let report = figures(tool, rows, None);
+        assert_eq!((&report["metrics"]["ttft"]["count"], &report["seconds"]), (&1.into(), &2.0.into()), "{tool:?}");
+        assert_eq!(
+            (&report["throughput"]["requests"], &report["tokens"]["output"]),
+            (&0.5.into(), &7.into()),
+            "{tool:?}"
+        );
     }
 }

@@ -109,10 +109,10 @@ pub fn run_with(upstream: &str, under: &[&str], more: &[&str], variables: &[(&st
     }
     command.arg(format!("--upstream={upstream}")).args(more);
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-    let said = Arc::<Mutex<String>>::default();
-    let heard = Arc::clone(&said);
+    let log = Arc::<Mutex<String>>::default();
+    let shared_log = Arc::clone(&log);
     let lines = BufReader::new(child.stderr.take().unwrap()).lines().map(|line| line.unwrap());
-    let mut lines = lines.inspect(move |line| *heard.lock().unwrap() += &format!("{line}\n"));
+    let mut lines = lines.inspect(move |line| *shared_log.lock().unwrap() += &format!("{line}\n"));
     let forwarding = lines.find(|line| line.contains("forwarding")).unwrap();
     let reader = std::thread::spawn(move || lines.for_each(drop));
     // In both formats the address stands behind its name.
@@ -121,7 +121,7 @@ pub fn run_with(upstream: &str, under: &[&str], more: &[&str], variables: &[(&st
         let port: String = rest.chars().take_while(char::is_ascii_digit).collect();
         format!("127.0.0.1:{port}").parse().unwrap()
     };
-    RunningProxy { listen: address("listen"), admin: address("admin"), child, log: said, reader: Some(reader) }
+    RunningProxy { listen: address("listen"), admin: address("admin"), child, log, reader: Some(reader) }
 }
 
 impl RunningProxy {
@@ -201,9 +201,9 @@ pub fn counted(metrics: &str, reason: &str) -> u64 {
 
 /// Waits until something holds.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "never: {what}");
+        assert!(started_at.elapsed() < PATIENCE, "never: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

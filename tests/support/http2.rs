@@ -65,11 +65,11 @@ pub fn upstream<F>(tls: Option<rustls::ServerConfig>, answer: F) -> SocketAddr
 where
     F: Fn(Request<Bytes>, HeaderMap) -> (Response<Vec<Bytes>>, Option<HeaderMap>) + Clone + Send + 'static,
 {
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         runtime().block_on(async move {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            tell.send(listener.local_addr().unwrap()).unwrap();
+            sender.send(listener.local_addr().unwrap()).unwrap();
             let acceptor = tls.map(|tls| tokio_rustls::TlsAcceptor::from(Arc::new(tls)));
             loop {
                 let (socket, _) = listener.accept().await.unwrap();
@@ -91,7 +91,7 @@ where
             }
         });
     });
-    told.recv().unwrap()
+    receiver.recv().unwrap()
 }
 
 /// An answer of no pieces and no trailers ends with its head.

@@ -70,8 +70,8 @@ impl TestProxy {
     pub fn stop(self, limit: Duration) -> bool {
         let proxy = self.proxy.as_ref().unwrap();
         proxy.drain();
-        let begun = Instant::now();
-        while !proxy.is_drained() && begun.elapsed() < limit {
+        let started_at = Instant::now();
+        while !proxy.is_drained() && started_at.elapsed() < limit {
             std::thread::sleep(Duration::from_millis(5));
         }
         proxy.is_drained()

@@ -195,14 +195,14 @@ impl Conn {
 
     /// Waits until the proxy closes, if it does within [`PATIENCE`]; how long that took.
     pub fn closed(&mut self) -> Option<Duration> {
-        let begun = std::time::Instant::now();
+        let started_at = std::time::Instant::now();
         self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut buffer = [0; 1024];
         loop {
             match self.stream.read(&mut buffer) {
-                Ok(0) => return Some(begun.elapsed()),
+                Ok(0) => return Some(started_at.elapsed()),
                 Ok(_) => {}
-                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return Some(begun.elapsed()),
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return Some(started_at.elapsed()),
                 Err(_) => return None,
             }
         }

@@ -21,9 +21,9 @@ fn streamgauge(words: &[&str]) -> Output {
 }
 
 fn notes(output: &Output) -> Vec<String> {
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     let is_ours = |line: &&str| !line.contains(" is taken as ") && !line.contains(" requests written as ");
-    said.lines().filter(is_ours).map(str::to_owned).collect()
+    stderr.lines().filter(is_ours).map(str::to_owned).collect()
 }
 
 /// The rows of stdout, after the header.
@@ -79,14 +79,14 @@ fn captures_of_a_gateway_and_of_a_server_behind_it_are_merged_on_one_clock() {
     let folder = TempDir::new().unwrap();
     let [gateway, server] = two_hops(folder.path(), ["key", "key"], 2 * SECOND);
     let merged = streamgauge(&["capture", "merge", &gateway, &server]);
-    let told = notes(&merged).join("\n");
+    let text = notes(&merged).join("\n");
     // The starts bound the offset by 2 ms from above, the ends by 1 ms from below; clocks are read within 1 ms.
     let expected = format!(
         "note: the clock of {server} is 2.0005 s (±2.50ms) ahead of that of {gateway}, by 40 of 40 requests that passed \
          both; its times are moved earlier"
     );
-    assert_eq!(told.lines().next().unwrap(), expected, "{told}");
-    assert!(told.contains("at least 40 requests are in several of the traces"), "{told}");
+    assert_eq!(text.lines().next().unwrap(), expected, "{text}");
+    assert!(text.contains("at least 40 requests are in several of the traces"), "{text}");
     let rows = rows(&merged);
     let times: Vec<u64> = rows.iter().map(|row| row["at"].as_u64().unwrap()).collect();
     assert!(rows.len() == 80 && times.is_sorted(), "{times:?}");
@@ -103,8 +103,8 @@ fn clocks_that_agree_and_clocks_without_evidence_are_reported_and_not_moved() {
     let folder = TempDir::new().unwrap();
     let [gateway, server] = two_hops(folder.path(), ["key", "key"], 0);
     let merged = streamgauge(&["trace", "merge", &gateway, &server]);
-    let told = notes(&merged).join("\n");
-    assert!(told.contains(&format!("agree, and are not corrected: {server} with {gateway} within 3.00ms")), "{told}");
+    let text = notes(&merged).join("\n");
+    assert!(text.contains(&format!("agree, and are not corrected: {server} with {gateway} within 3.00ms")), "{text}");
     assert_eq!(rows(&merged)[1]["at"], 2 * MILLI);
     // Block ids of two keys cannot be compared. The program that merged them would mix the ids, so it refuses.
     let none = [folder.path().join("other.jsonl.zst"), folder.path().join("another.jsonl.zst")];
@@ -112,9 +112,9 @@ fn clocks_that_agree_and_clocks_without_evidence_are_reported_and_not_moved() {
     write(&none[1], &header("key", STARTED + SECOND), (100..140).map(|n| row(n, n * SECOND, SECOND)));
     let [one, other] = none.map(|path| path.display().to_string());
     let merged = streamgauge(&["trace", "merge", &one, &other]);
-    let told = notes(&merged).join("\n");
+    let text = notes(&merged).join("\n");
     assert_eq!(
-        told,
+        text,
         format!(
             "note: no offset is known for the clocks of these, and none is applied, because they share fewer than 5 \
              requests with another trace: {one}, {other}"
@@ -160,10 +160,10 @@ fn a_prefix_is_merged_instance_by_instance() {
     let rows_of_gateway = (0..60).map(|n| row(n * 3 + 1, 7 * SECOND + n * SECOND, SECOND + 4 * MILLI));
     write(&below, &header("key", STARTED - 14 * SECOND), rows_of_gateway);
     let merged = streamgauge(&["capture", "merge", &url]);
-    let told = notes(&merged).join("\n");
-    assert!(told.contains("note: the clock of pod-1 is 6.9990 s (±3.00ms) ahead"), "{told}");
-    assert!(told.contains("ahead of that of gateway, by 60 of 60 requests"), "{told}");
-    assert!(told.contains("share fewer than 5 requests with another trace: pod-0, pod-2"), "{told}");
+    let text = notes(&merged).join("\n");
+    assert!(text.contains("note: the clock of pod-1 is 6.9990 s (±3.00ms) ahead"), "{text}");
+    assert!(text.contains("ahead of that of gateway, by 60 of 60 requests"), "{text}");
+    assert!(text.contains("share fewer than 5 requests with another trace: pod-0, pod-2"), "{text}");
     let times: Vec<u64> = rows(&merged).iter().map(|row| row["at"].as_u64().unwrap()).collect();
     assert!(times.len() == 3 * 180 + 60 && times.is_sorted());
 }

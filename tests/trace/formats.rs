@@ -45,7 +45,7 @@ fn near(value: f64, expected: f64, tolerance: f64) {
 
 #[test]
 fn mooncakes_files_have_the_sums_and_hits_that_are_known() {
-    for (name, requests, input, output, hit, asked) in [
+    for (name, requests, input, output, hit, total) in [
         ("mooncake/conversation_first60s.jsonl", 162, 2_209_273, 58_039, 203, 4_400),
         ("mooncake/conversation_first300s.jsonl", 918, 12_446_054, 323_860, 5_034, 24_752),
         ("mooncake/synthetic_first60s.jsonl", 208, 2_715_078, 40_674, 323, 5_437),
@@ -53,7 +53,7 @@ fn mooncakes_files_have_the_sums_and_hits_that_are_known() {
         let info = about(name, None);
         let (isl, osl) = (info.input.unwrap(), info.output.unwrap());
         assert_eq!((info.requests, isl.sum, osl.sum), (requests, input, output), "{name}");
-        assert_eq!((info.reuse[0].hit_blocks, info.reuse[0].asked_blocks), (hit, asked), "{name}");
+        assert_eq!((info.reuse[0].hit_blocks, info.reuse[0].asked_blocks), (hit, total), "{name}");
     }
     let arxiv = about("mooncake/arxiv_head20.jsonl", None);
     assert_eq!((arxiv.requests, arxiv.input.unwrap().sum), (20, 256_262));
@@ -116,8 +116,8 @@ fn the_ids_of_the_conversation_hour_are_chains_that_are_numbered_as_they_appear(
     }
     // Of blocks, without the one that all begin with: the first request alone has not had it from another.
     let all = reuse(&header, &rows);
-    let (hit, asked) = (all.hit_blocks - (12_031 - 1), all.asked_blocks - 12_031);
-    near(hit as f64 / asked as f64, 0.339, 0.0005);
+    let (hit, total) = (all.hit_blocks - (12_031 - 1), all.asked_blocks - 12_031);
+    near(hit as f64 / total as f64, 0.339, 0.0005);
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn multimodal_clients_of_servegen_have_texts_and_images_and_a_folder_without_len
     let done = trace(&["convert", path, "--to", "mooncake"]);
     assert_eq!(done.status.code(), Some(1));
     let expected = "no client tells its lengths: input_tokens or text_tokens, and output_tokens; check that this is";
-    assert!(said(&done).contains(expected), "{}", said(&done));
+    assert!(stderr(&done).contains(expected), "{}", stderr(&done));
 }
 
 #[test]
@@ -554,7 +554,7 @@ fn a_session_is_one_document_of_weka_also_where_others_stand_between_its_rows() 
     // In the order of ends: the second request of a was answered last.
     let rows = vec![row("a", 1, 10), row("b", 2, 20), row("a", 7, 12), row("b", 4, 22), row("a", 5, 11)];
     let (documents, notes) = lines("weka", TraceHeader::new("t"), rows);
-    let told: Vec<(&str, Vec<_>)> = documents
+    let sessions: Vec<(&str, Vec<_>)> = documents
         .iter()
         .map(|document| {
             let requests = document["requests"].as_array().unwrap().iter();
@@ -562,7 +562,7 @@ fn a_session_is_one_document_of_weka_also_where_others_stand_between_its_rows() 
             (document["id"].as_str().unwrap(), requests.collect())
         })
         .collect();
-    assert_eq!(told, [("a", vec![(0, 10), (4, 11), (6, 12)]), ("b", vec![(0, 20), (2, 22)])]);
+    assert_eq!(sessions, [("a", vec![(0, 10), (4, 11), (6, 12)]), ("b", vec![(0, 20), (2, 22)])]);
     assert!(!notes.iter().any(|note| note.contains("an earlier line")), "{notes:?}");
 }
 
@@ -745,10 +745,10 @@ fn scaled_lengths_keep_every_block_and_what_prompts_share() {
 fn a_scaled_reply_forgets_when_its_tokens_came_but_not_when_its_client_left() {
     let timing = Timing { sent: Some(1), first_token: Some(2), ended: Some(3), ..Timing::default() };
     let done = TraceEntry { output_tokens: Some(10), timing, ..TraceEntry::default() };
-    let gone = TraceEntry { ending: Some(Ending::DownstreamGone), abort_tokens: Some(4), ..done.clone() };
+    let aborted = TraceEntry { ending: Some(Ending::DownstreamGone), abort_tokens: Some(4), ..done.clone() };
     let trace = Trace {
         header: TraceHeader::new("test"),
-        entries: Box::new([Ok(done), Ok(gone)].into_iter()),
+        entries: Box::new([Ok(done), Ok(aborted)].into_iter()),
         losses: ConversionLosses::default(),
     };
     let scaled = scale_lengths::scale_lengths(trace, LengthScale { input: 1.0, output: 0.5 }).unwrap();
@@ -766,7 +766,7 @@ fn trace(args: &[&str]) -> Output {
     command.arg("trace").args(args).env_clear().current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
@@ -775,25 +775,25 @@ const FIRST60: &str = "tests/data/traces/mooncake/conversation_first60s.jsonl";
 #[test]
 fn lengths_are_scaled_by_factors_that_leave_blocks_whole() {
     let done = trace(&["scale", FIRST60, "--isl", "0.0078125x", "--osl", "0.0625x"]);
-    assert!(said(&done).contains("note: blocks are of 4 tokens"), "{}", said(&done));
+    assert!(stderr(&done).contains("note: blocks are of 4 tokens"), "{}", stderr(&done));
     let first: Value = serde_json::from_slice(done.stdout.split(|byte| *byte == b'\n').next().unwrap()).unwrap();
     // 6,758 and 500 in the trace.
     assert_eq!((&first["input_length"], &first["output_length"]), (&53.into(), &31.into()));
     let refused = trace(&["scale", FIRST60, "--isl", "0.01x"]);
     assert!(!refused.status.success());
-    assert!(said(&refused).contains("0.009765625x makes them 5"), "{}", said(&refused));
+    assert!(stderr(&refused).contains("0.009765625x makes them 5"), "{}", stderr(&refused));
 }
 
 #[test]
 fn a_detected_format_is_reported_and_losses_are_counted() {
     let done = trace(&["convert", FIRST60, "--to", "azure"]);
-    let said = said(&done);
+    let stderr = stderr(&done);
     assert!(
-        said.contains("is taken as mooncake (rows with `input_length` or a prompt of AIPerf's); times in milliseconds; blocks of 512 tokens"),
-        "{said}"
+        stderr.contains("is taken as mooncake (rows with `input_length` or a prompt of AIPerf's); times in milliseconds; blocks of 512 tokens"),
+        "{stderr}"
     );
-    assert!(said.contains("azure has no place for: prompt.blocks (162)"), "{said}");
-    assert!(said.contains("162 requests written as azure"), "{said}");
+    assert!(stderr.contains("azure has no place for: prompt.blocks (162)"), "{stderr}");
+    assert!(stderr.contains("162 requests written as azure"), "{stderr}");
     let text = String::from_utf8(done.stdout).unwrap();
     assert_eq!(text.lines().nth(1), Some("1970-01-01 00:00:00.0000000,6758,500"));
     assert_eq!(text.matches("\r\n").count(), 163);
@@ -812,8 +812,8 @@ fn pipes_are_read_and_written_and_cuts_begin_where_they_begin() {
     info.stdin.take().unwrap().write_all(&cut.stdout).unwrap();
     let info: Value = serde_json::from_slice(&info.wait_with_output().unwrap().stdout).unwrap();
     let expected = rows(&data("mooncake/conversation_first60s.jsonl")).1;
-    let kept = expected.iter().filter(|row| (30_000_000_000..45_000_000_000).contains(&row.at)).count();
-    assert_eq!(info["requests"], kept);
+    let count = expected.iter().filter(|row| (30_000_000_000..45_000_000_000).contains(&row.at)).count();
+    assert_eq!(info["requests"], count);
     assert!(info["span_s"].as_f64().unwrap() < 15.0);
 }
 
@@ -822,7 +822,7 @@ fn an_unwritable_format_says_why_and_names_others() {
     let done = trace(&["convert", FIRST60, "--to", "servegen"]);
     assert_eq!(done.status.code(), Some(1));
     assert_eq!(
-        said(&done).lines().last().unwrap(),
+        stderr(&done).lines().last().unwrap(),
         "error: servegen cannot be written: it holds no requests, only the rates and distributions from which some are \
          drawn: what came back would be others, without prefixes and sessions; write mooncake or streamgauge"
     );
@@ -837,7 +837,7 @@ fn what_can_be_read_once_is_not_laid_over_itself() {
         let done = trace(&["scale", path, "--rate", "1.5x"]);
         let expected =
             format!("error: {name} can be read once, and 1.5x of a trace reads it 2 times; write it to a file first\n");
-        assert_eq!((done.status.code(), said(&done)), (Some(1), expected));
+        assert_eq!((done.status.code(), stderr(&done)), (Some(1), expected));
     }
 }
 
@@ -846,9 +846,9 @@ fn stdin_is_one_trace_by_its_name() {
     for verb in ["merge", "diff"] {
         let done = trace(&[verb, "-", "-"]);
         let expected = "error: stdin can be read once, and is named 2 times; write it to a file first\n";
-        assert_eq!((done.status.success(), said(&done)), (false, expected.to_owned()), "{verb}");
+        assert_eq!((done.status.success(), stderr(&done)), (false, expected.to_owned()), "{verb}");
     }
-    assert_eq!(said(&trace(&["info", "-"])), "error: stdin: there is nothing in it\n");
+    assert_eq!(stderr(&trace(&["info", "-"])), "error: stdin: there is nothing in it\n");
 }
 
 #[test]
@@ -869,8 +869,8 @@ fn a_bad_row_is_named_with_its_file_line_and_field_and_never_with_its_text() {
         let path = folder.path().join("t.jsonl");
         let done = trace(&["info", path.to_str().unwrap()]);
         assert_eq!(done.status.code(), Some(1));
-        assert!(said(&done).contains(expected), "{}", said(&done));
-        assert!(!said(&done).contains("SECRET"));
+        assert!(stderr(&done).contains(expected), "{}", stderr(&done));
+        assert!(!stderr(&done).contains("SECRET"));
     }
 }
 
@@ -892,13 +892,13 @@ fn what_is_no_whole_trace_is_named_once_with_a_remedy() {
         let path = folder.path().join("t");
         std::fs::write(&path, bytes).unwrap();
         let done = trace(&["info", path.to_str().unwrap()]);
-        assert_eq!((done.status.code(), said(&done)), (Some(1), format!("error: {}: {expected}\n", path.display())));
+        assert_eq!((done.status.code(), stderr(&done)), (Some(1), format!("error: {}: {expected}\n", path.display())));
     }
     let expected = format!(
         "error: {}: a folder with neither a capture nor sessions in it; name one file\n",
         folder.path().display()
     );
-    assert_eq!(said(&trace(&["info", folder.path().to_str().unwrap()])), expected);
+    assert_eq!(stderr(&trace(&["info", folder.path().to_str().unwrap()])), expected);
 }
 
 #[test]
@@ -907,7 +907,7 @@ fn the_rows_before_a_torn_end_tell_the_format_and_the_end_is_named_by_its_line()
     let path = folder.path().join("t.jsonl.zst");
     let whole = std::fs::read(data("mooncake/conversation_full.jsonl.zst")).unwrap();
     std::fs::write(&path, &whole[..20_000]).unwrap();
-    let text = said(&trace(&["info", path.to_str().unwrap()]));
+    let text = stderr(&trace(&["info", path.to_str().unwrap()]));
     let mut lines = text.lines();
     assert!(lines.next().unwrap().contains("is taken as mooncake"), "{text}");
     let (line, reason) = lines.next().unwrap().rsplit_once(": cannot be read: ").unwrap();
@@ -925,7 +925,7 @@ fn a_first_row_of_any_length_reveals_the_format_and_keeps_its_ids() {
     std::fs::write(&path, format!("{row}\n{row}\n")).unwrap();
     assert!(row.to_string().len() > 800_000);
     let done = trace(&["info", path.to_str().unwrap(), "--json"]);
-    let info: Value = serde_json::from_slice(&done.stdout).unwrap_or_else(|_| panic!("{}", said(&done)));
+    let info: Value = serde_json::from_slice(&done.stdout).unwrap_or_else(|_| panic!("{}", stderr(&done)));
     assert_eq!((&info["reuse"][0]["asked_blocks"], &info["reuse"][0]["hit_blocks"]), (&80_000.into(), &40_000.into()));
 }
 
@@ -937,7 +937,7 @@ fn ids_that_only_later_rows_have_are_reported_and_not_dropped_silently() {
     std::fs::write(&path, row("").repeat(10_000) + &row(", \"hash_ids\": [1, 2]").repeat(3)).unwrap();
     let done = trace(&["info", path.to_str().unwrap()]);
     let expected = "note: not converted: hash_ids, of which the first rows have none (3)\n";
-    assert!(said(&done).ends_with(expected), "{}", said(&done));
+    assert!(stderr(&done).ends_with(expected), "{}", stderr(&done));
 }
 
 #[test]
@@ -961,7 +961,7 @@ fn a_trace_is_not_written_over_while_it_is_read() {
             let expected = format!(
                 "error: {output} is being read, and writing it would empty it first; name another file with --output"
             );
-            assert_eq!((done.status.code(), said(&done).lines().last()), (Some(1), Some(&expected[..])), "{verb:?}");
+            assert_eq!((done.status.code(), stderr(&done).lines().last()), (Some(1), Some(&expected[..])), "{verb:?}");
             assert!(std::fs::read(path).unwrap() == before, "{verb:?}");
         }
     }
@@ -971,12 +971,13 @@ fn a_trace_is_not_written_over_while_it_is_read() {
 fn a_trace_that_cannot_be_written_is_named_with_the_reason_once() {
     let done = trace(&["convert", FIRST60, "--to", "mooncake", "--output", "/dev/full"]);
     let expected = "error: /dev/full: cannot write the trace: No space left on device (os error 28)";
-    assert_eq!((done.status.code(), said(&done).lines().last()), (Some(1), Some(expected)));
+    assert_eq!((done.status.code(), stderr(&done).lines().last()), (Some(1), Some(expected)));
 }
 
 #[test]
 fn omitted_sessions_are_reported_if_there_are_any() {
-    let left_out = |path: &str| said(&trace(&["convert", path, "--to", "mooncake"])).contains("sessions are left out");
+    let left_out =
+        |path: &str| stderr(&trace(&["convert", path, "--to", "mooncake"])).contains("sessions are left out");
     assert_eq!([FIRST60, "tests/data/traces/kv-cache-tester"].map(left_out), [false, true]);
 }
 
@@ -996,7 +997,7 @@ fn an_anonymous_trace_has_the_structure_and_no_name() {
 fn a_spread_trace_has_no_grid_and_the_same_batches_in_time() {
     let full = "tests/data/traces/mooncake/conversation_first300s.jsonl";
     let done = trace(&["spread", full]);
-    assert!(said(&done).contains("batches of 3.00s are spread"), "{}", said(&done));
+    assert!(stderr(&done).contains("batches of 3.00s are spread"), "{}", stderr(&done));
     let (header, rows, _) = of_text(&String::from_utf8(done.stdout).unwrap());
     let mut pass = info::InfoCollector::new(&header, None);
     rows.iter().for_each(|row| pass.add(row));
@@ -1020,8 +1021,8 @@ fn the_chart_is_plain_on_request_and_fits_the_screen() {
 #[test]
 fn the_schema_knows_every_row_and_is_the_one_that_is_kept() {
     let schema: Value = serde_json::from_slice(&trace(&["schema"]).stdout).unwrap();
-    let kept = std::fs::read_to_string(data("streamgauge.schema.json")).unwrap();
-    assert_eq!(schema, serde_json::from_str::<Value>(&kept).unwrap(), "keep the output of `streamgauge trace schema`");
+    let file = std::fs::read_to_string(data("streamgauge.schema.json")).unwrap();
+    assert_eq!(schema, serde_json::from_str::<Value>(&file).unwrap(), "keep the output of `streamgauge trace schema`");
 }
 
 #[test]
@@ -1033,11 +1034,11 @@ fn a_file_is_packed_as_it_is_called_and_read_again_in_every_format() {
             let path = folder.path().join(name);
             let path = path.to_str().unwrap();
             let done = trace(&["convert", FIRST60, "--to", format, "--output", path]);
-            assert!(done.status.success(), "{}", said(&done));
+            assert!(done.status.success(), "{}", stderr(&done));
             let size = std::fs::metadata(path).unwrap().len();
             assert_eq!(size < plain.len() as u64 / 2, !name.ends_with("jsonl"), "{format} in {name}: {size} bytes");
             let again = trace(&["convert", path, "--to", format]);
-            assert!(again.stdout == plain, "{format} through {name}: {}", said(&again));
+            assert!(again.stdout == plain, "{format} through {name}: {}", stderr(&again));
         }
     }
 }
@@ -1082,5 +1083,5 @@ fn two_traces_are_compared_in_text_and_json_and_a_difference_is_no_failure() {
     assert_eq!(trace(&["diff", most, most]).status.code(), Some(0), "lengths beyond all sums");
     let missing = trace(&["diff", &a, "nowhere.jsonl"]);
     assert_eq!(missing.status.code(), Some(2));
-    assert!(said(&missing).contains("error: nowhere.jsonl: cannot be read"), "{}", said(&missing));
+    assert!(stderr(&missing).contains("error: nowhere.jsonl: cannot be read"), "{}", stderr(&missing));
 }

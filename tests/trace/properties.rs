@@ -81,8 +81,8 @@ fn through(format: &TraceFormat, trace: &mut Trace) -> Trace {
     let bytes = std::fs::read(&path).unwrap();
     let source = InputSource::Stream(InputStream::new("trace", Box::new(Cursor::new(bytes))).unwrap());
     // Rows of these formats have no block size, so their readers get it.
-    let told = ["timed_trace", "ragpulse"].contains(&format.name);
-    let block_size = trace.header.blocks.as_ref().filter(|_| told).map(|blocks| blocks.size);
+    let needs_size = ["timed_trace", "ragpulse"].contains(&format.name);
+    let block_size = trace.header.blocks.as_ref().filter(|_| needs_size).map(|blocks| blocks.size);
     (format.read.unwrap())(source, &ReadOptions { block_size, ..ReadOptions::default() }).unwrap()
 }
 
@@ -264,14 +264,15 @@ proptest! {
     fn turns_of_multi_turn_come_to_the_prompts_that_they_are_of(rows in rows()) {
         let back = read(through(format::by_name("multi_turn").unwrap(), &mut trace(&rows)));
         prop_assert_eq!(back.len(), rows.len());
-        let mut said: BTreeMap<Option<String>, u64> = BTreeMap::new();
+        let mut histories: BTreeMap<Option<String>, u64> = BTreeMap::new();
         for (row, back) in rows.iter().zip(&back) {
             prop_assert_eq!((back.at, back.output_tokens), (row.at, row.output_tokens));
             // The prompt is the session's history and the new text.
-            let before = back.turn.filter(|turn| *turn > 0 && row.session.is_some()).map_or(0, |_| said[&back.session]);
+            let before =
+                back.turn.filter(|turn| *turn > 0 && row.session.is_some()).map_or(0, |_| histories[&back.session]);
             let whole = before + prompt_tokens(back).unwrap();
             prop_assert_eq!(Some(whole), row.prompt.tokens);
-            said.insert(back.session.clone(), whole + row.output_tokens.unwrap());
+            histories.insert(back.session.clone(), whole + row.output_tokens.unwrap());
         }
     }
 
@@ -295,11 +296,11 @@ proptest! {
     #[test]
     fn a_cut_has_the_rows_of_its_time_and_no_others(rows in rows(), from in 0_u64..60, length in 0_u64..60) {
         let (from, to) = (from * 1_000 * MS, (from + length) * 1_000 * MS);
-        let kept = read(slice(trace(&rows), TraceSlice { from, to: Some(to), selection: TraceSelection::default() }));
+        let cut = read(slice(trace(&rows), TraceSlice { from, to: Some(to), selection: TraceSelection::default() }));
         let expected: Vec<TraceEntry> = rows.iter().filter(|row| (from..to).contains(&row.at)).cloned().collect();
-        prop_assert_eq!(kept.iter().map(shape).collect::<Vec<_>>(), expected.iter().map(shape).collect::<Vec<_>>());
-        prop_assert_eq!(shared(&kept), shared(&expected));
-        prop_assert!(kept.iter().zip(&expected).all(|(kept, row)| kept.at == row.at - from));
+        prop_assert_eq!(cut.iter().map(shape).collect::<Vec<_>>(), expected.iter().map(shape).collect::<Vec<_>>());
+        prop_assert_eq!(shared(&cut), shared(&expected));
+        prop_assert!(cut.iter().zip(&expected).all(|(cut, row)| cut.at == row.at - from));
     }
 
     #[test]
@@ -321,17 +322,17 @@ proptest! {
 
     #[test]
     fn less_traffic_has_whole_sessions_or_none_of_them(rows in rows(), factor in 0.05_f64..0.95, seed: u64) {
-        let kept = read(scale_rate(RateScale { factor, offset: 0, seed }, || Ok::<_, ()>(trace(&rows))).unwrap());
+        let subset = read(scale_rate(RateScale { factor, offset: 0, seed }, || Ok::<_, ()>(trace(&rows))).unwrap());
         let count = |rows: &[TraceEntry]| {
             let mut turns: BTreeMap<String, usize> = BTreeMap::new();
             rows.iter().filter_map(|row| row.session.clone()).for_each(|session| *turns.entry(session).or_default() += 1);
             turns
         };
         let all = count(&rows);
-        prop_assert!(count(&kept).iter().all(|(session, turns)| all[session] == *turns));
+        prop_assert!(count(&subset).iter().all(|(session, turns)| all[session] == *turns));
         // The selected rows are unchanged and in order.
         let mut left = rows.iter();
-        prop_assert!(kept.iter().all(|row| left.any(|before| before == row)));
+        prop_assert!(subset.iter().all(|row| left.any(|before| before == row)));
     }
 
     #[test]

@@ -109,7 +109,7 @@ fn each_pod_has_the_cache_that_its_engines_page_states() {
 
     let engine = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", engine.local_addr().unwrap());
-    let asked = std::thread::spawn(move || {
+    let request = std::thread::spawn(move || {
         let (mut client, mut head) = (engine.accept().unwrap().0, Vec::new());
         while !head.ends_with(b"\r\n\r\n") {
             let mut byte = [0];
@@ -121,7 +121,7 @@ fn each_pod_has_the_cache_that_its_engines_page_states() {
         String::from_utf8(head).unwrap()
     });
     assert_eq!(report(&[&capture, "--server-metrics", &url]), alike, "an engine that runs is asked for its page");
-    assert!(asked.join().unwrap().starts_with("GET /metrics HTTP/1.1\r\n"));
+    assert!(request.join().unwrap().starts_with("GET /metrics HTTP/1.1\r\n"));
 }
 
 #[test]

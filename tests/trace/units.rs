@@ -33,23 +33,23 @@ fn file(folder: &TempDir, name: &str, times: impl Iterator<Item = String>, block
 /// Result of `trace info` for a file: its span in seconds, its warnings, and its notes.
 fn info(path: &str) -> (f64, Vec<String>, String) {
     let done = streamgauge(&["trace", "info", path, "--json"]);
-    let told: Value = serde_json::from_slice(&done.stdout).unwrap_or_else(|_| panic!("{}", stderr(&done)));
-    let warnings = told["warnings"].as_array().unwrap().iter();
+    let info: Value = serde_json::from_slice(&done.stdout).unwrap_or_else(|_| panic!("{}", stderr(&done)));
+    let warnings = info["warnings"].as_array().unwrap().iter();
     let warnings = warnings.map(|warning| warning["warning"].as_str().unwrap().to_owned()).collect();
-    (told["span_s"].as_f64().unwrap(), warnings, stderr(&done))
+    (info["span_s"].as_f64().unwrap(), warnings, stderr(&done))
 }
 
 #[test]
 fn milliseconds_in_blocks_of_16_and_seconds_in_blocks_of_512_are_detected() {
     let folder = TempDir::new().unwrap();
     let millis = file(&folder, "m.jsonl", (0..200).map(|n| (n * 700).to_string()), 16);
-    let (span, warnings, said) = info(&millis);
+    let (span, warnings, notes) = info(&millis);
     assert_eq!((span.round(), warnings.len()), (139.0, 0));
-    assert!(said.contains("is taken as mooncake") && said.contains("blocks of 16 tokens"), "{said}");
+    assert!(notes.contains("is taken as mooncake") && notes.contains("blocks of 16 tokens"), "{notes}");
     let seconds = file(&folder, "s.jsonl", (0..200).map(|n| format!("{:.1}", f64::from(n) * 0.7)), 512);
-    let (span, warnings, said) = info(&seconds);
+    let (span, warnings, notes) = info(&seconds);
     assert_eq!((span.round(), warnings.len()), (139.0, 0));
-    assert!(said.contains("is taken as timed_trace") && said.contains("blocks of 512 tokens"), "{said}");
+    assert!(notes.contains("is taken as timed_trace") && notes.contains("blocks of 512 tokens"), "{notes}");
 }
 
 #[test]
@@ -60,8 +60,8 @@ fn a_fraction_that_only_later_rows_have_is_found_in_the_whole_file() {
     let path = file(&folder, "t.jsonl", times, 16);
     let length = std::fs::metadata(&path).unwrap().len();
     assert!(length > 1 << 20, "{length}");
-    let (span, warnings, said) = info(&path);
-    assert_eq!((span.round(), warnings.len()), (15_999.0, 0), "{said}");
+    let (span, warnings, notes) = info(&path);
+    assert_eq!((span.round(), warnings.len()), (15_999.0, 0), "{notes}");
     let packed = format!("{path}.zst");
     std::fs::write(&packed, zstd::encode_all(std::fs::read(&path).unwrap().as_slice(), 1).unwrap()).unwrap();
     assert_eq!(info(&packed).0.round(), 15_999.0);
@@ -79,8 +79,8 @@ fn what_we_write_is_read_again_in_its_own_unit_whatever_its_blocks_and_its_rate(
             let text = std::fs::read_to_string(&out).unwrap();
             let second: Value = serde_json::from_str(text.lines().nth(1).unwrap()).unwrap();
             assert_eq!(second["timestamp"].is_f64(), format == "timed_trace", "{text}");
-            let (span, _, said) = info(&out);
-            assert!(said.contains(&format!("is taken as {format}")), "{said}");
+            let (span, _, notes) = info(&out);
+            assert!(notes.contains(&format!("is taken as {format}")), "{notes}");
             assert!((span - f64::from(99 * step) / 1e3).abs() < 1e-6, "{format} {block} {step}: {span}");
         }
     }
@@ -112,20 +112,21 @@ fn replay_load_and_sweep_report_the_detected_units_and_accept_others() {
     let server = server.unwrap().spawn().unwrap();
     let target = format!("--target=http://{}", server.local_addr());
     let quick = ["--no-audit", "--prompt-overhead=0", "--max-lag=1h", &target];
-    let said = |verb: &str, args: &[&str]| stderr(&streamgauge(&[&[verb], args, &quick].concat()));
-    let replayed = said("replay", &[&path, "--as-fast-as-possible", "--concurrency=4", "--duration=100ms"]);
+    let stderr_of = |verb: &str, args: &[&str]| stderr(&streamgauge(&[&[verb], args, &quick].concat()));
+    let replayed = stderr_of("replay", &[&path, "--as-fast-as-possible", "--concurrency=4", "--duration=100ms"]);
     assert!(replayed.contains("t.jsonl is taken as mooncake (rows with"), "{replayed}");
     assert!(replayed.contains("warning: 1020 requests per second are more"), "{replayed}");
     let named = ["--input-format=timed_trace", "--block-size=1000"];
     let short = ["--as-fast-as-possible", "--concurrency=4", "--duration=100ms"];
-    let replayed = said("replay", &[&[&path[..]], &named[..], &short[..]].concat());
+    let replayed = stderr_of("replay", &[&[&path[..]], &named[..], &short[..]].concat());
     assert!(replayed.contains("t.jsonl is taken as timed_trace; times in seconds; blocks of 1000"), "{replayed}");
     assert!(!replayed.contains("warning: 1020"), "{replayed}");
     let lengths = ["--lengths", &path, "--concurrency=1", "--requests=1"];
-    let loaded = said("load", &[&lengths[..], &named[..]].concat());
+    let loaded = stderr_of("load", &[&lengths[..], &named[..]].concat());
     assert!(loaded.contains("t.jsonl is taken as timed_trace; times in seconds; blocks of 1000"), "{loaded}");
     let out = folder.path().join("sweep").to_str().unwrap().to_owned();
-    let swept = said("sweep", &[&[&path[..], "--rates=50", "--duration=100ms", "--out", &out], &named[..]].concat());
+    let swept =
+        stderr_of("sweep", &[&[&path[..], "--rates=50", "--duration=100ms", "--out", &out], &named[..]].concat());
     assert!(swept.contains("t.jsonl is taken as timed_trace; times in seconds; blocks of 1000"), "{swept}");
     assert!(Path::new(&out).join("sweep.json").is_file());
 }

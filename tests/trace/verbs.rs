@@ -13,7 +13,7 @@ fn trace(args: &[&str]) -> Output {
     command.arg("trace").args(args).env_clear().current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
@@ -25,7 +25,7 @@ fn written(folder: &TempDir, name: &str, lines: &[Value]) -> String {
 
 /// The rows of a trace in our own format, on stdout.
 fn rows(output: &Output) -> Vec<TraceEntry> {
-    assert!(output.status.success(), "{}", said(output));
+    assert!(output.status.success(), "{}", stderr(output));
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     text.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -61,15 +61,15 @@ fn small(folder: &TempDir) -> String {
 fn info_as_json_has_the_figures_that_were_reckoned_by_hand() {
     let folder = TempDir::new().unwrap();
     let path = small(&folder);
-    let told = |more: &[&str]| -> Value {
+    let info = |more: &[&str]| -> Value {
         serde_json::from_slice(&trace(&[&["info", &path, "--json"], more].concat()).stdout).unwrap()
     };
     let third = 1.0 / 3.0;
-    let near = |told: &Value, expected: f64| {
-        assert!((told.as_f64().unwrap() - expected).abs() < 1e-9, "{told} is not {expected}");
+    let near = |value: &Value, expected: f64| {
+        assert!((value.as_f64().unwrap() - expected).abs() < 1e-9, "{value} is not {expected}");
     };
-    let mut all = told(&["--cache-blocks", "2"]);
-    assert_eq!(told(&["--cache-tokens", "8"]), all, "8 tokens are two blocks");
+    let mut all = info(&["--cache-blocks", "2"]);
+    assert_eq!(info(&["--cache-tokens", "8"]), all, "8 tokens are two blocks");
     // Gaps of 1 and 2 s; one, one, no and one request in four seconds.
     let burstiness = all["burstiness"].take();
     near(&burstiness["gap_cv"], third);
@@ -125,13 +125,14 @@ fn an_unknown_cache_is_reported_and_every_verb_names_formats_alike() {
     let folder = TempDir::new().unwrap();
     let path = written(&folder, "t.jsonl", &[json!({"timestamp": 0, "input_length": 9, "output_length": 2})]);
     let note = "rows have no block ids, so that nothing can be told of a cache";
-    for (args, told) in [(&["--cache-blocks", "5"][..], true), (&["--cache-tokens", "5", "--json"], true), (&[], false)]
+    for (args, is_noted) in
+        [(&["--cache-blocks", "5"][..], true), (&["--cache-tokens", "5", "--json"], true), (&[], false)]
     {
-        assert_eq!(said(&trace(&[&["info", &path], args].concat())).contains(note), told, "{args:?}");
+        assert_eq!(stderr(&trace(&[&["info", &path], args].concat())).contains(note), is_noted, "{args:?}");
     }
     for verb in ["info", "convert", "cut", "merge", "anonymize"] {
         let done = trace(&[verb, &path, "--input-format", "mooncake"]);
-        assert!(done.status.success() && said(&done).contains("is taken as mooncake; times"), "{}", said(&done));
+        assert!(done.status.success() && stderr(&done).contains("is taken as mooncake; times"), "{}", stderr(&done));
     }
 }
 
@@ -177,8 +178,8 @@ fn every_warning_about_a_trace_has_its_count_and_a_remedy() {
         (vec![own], json!({"warning": "empty"}), "there are no requests", "check that this is the file you mean"),
     ] {
         let path = written(&folder, "t.jsonl", &lines);
-        let told: Value = serde_json::from_slice(&trace(&["info", &path, "--json"]).stdout).unwrap();
-        assert_eq!(told["warnings"], json!([warning]));
+        let info: Value = serde_json::from_slice(&trace(&["info", &path, "--json"]).stdout).unwrap();
+        assert_eq!(info["warnings"], json!([warning]));
         let text = String::from_utf8(trace(&["info", &path]).stdout).unwrap();
         let doubt = text.split("warning: ").nth(1).unwrap();
         let (first, second) = doubt.split_once("\n  advice: ").unwrap();
@@ -186,8 +187,8 @@ fn every_warning_about_a_trace_has_its_count_and_a_remedy() {
     }
     // Computed with the matching block size: 64 of 164 tokens, and not all of the first of two blocks of 512.
     let path = written(&folder, "t.jsonl", &[of_512, in_ours(0, 64, 1), in_ours(1, 100, 2)]);
-    let told: Value = serde_json::from_slice(&trace(&["info", &path, "--json"]).stdout).unwrap();
-    assert_eq!((&told["reuse"][0]["token_share"], &told["fitting_block_size"]), (&json!(64.0 / 164.0), &json!(64)));
+    let info: Value = serde_json::from_slice(&trace(&["info", &path, "--json"]).stdout).unwrap();
+    assert_eq!((&info["reuse"][0]["token_share"], &info["fitting_block_size"]), (&json!(64.0 / 164.0), &json!(64)));
     let text = String::from_utf8(trace(&["info", &path]).stdout).unwrap();
     assert!(text.contains("prefixes       blocks of 64 tokens"), "{text}");
     // The remedies help.
@@ -196,8 +197,8 @@ fn every_warning_about_a_trace_has_its_count_and_a_remedy() {
     assert!(trace(&["merge", &unsorted, "--output", &merged]).status.success());
     let small = written(&folder, "small.jsonl", &[row(0, 64, 1), row(1, 100, 2)]);
     for args in [&["info", &merged, "--json"][..], &["info", &small, "--json", "--block-size", "64"]] {
-        let told: Value = serde_json::from_slice(&trace(args).stdout).unwrap();
-        assert_eq!(told["warnings"], json!([]), "{args:?}");
+        let info: Value = serde_json::from_slice(&trace(args).stdout).unwrap();
+        assert_eq!(info["warnings"], json!([]), "{args:?}");
     }
 }
 
@@ -214,12 +215,12 @@ fn a_capture_is_looked_at_in_the_order_of_arrivals_and_not_warned_of_for_its_ord
         let path = written(&folder, "t.jsonl", &[&[header], rows].concat());
         serde_json::from_slice(&trace(&[&["info", &path, "--json"], cache].concat()).stdout).unwrap()
     };
-    let told = |source: &str, rows: &[Value]| about(source, rows, &["--cache-blocks", "1"]);
-    let capture = told("streamgauge 0.1.0", &ends);
-    assert_eq!(capture, told("streamgauge 0.1.0", &arrivals));
+    let info = |source: &str, rows: &[Value]| about(source, rows, &["--cache-blocks", "1"]);
+    let capture = info("streamgauge 0.1.0", &ends);
+    assert_eq!(capture, info("streamgauge 0.1.0", &arrivals));
     assert_eq!(about("streamgauge 0.1.0", &ends, &[])["warnings"], json!([]));
     assert_eq!((&capture["warnings"], &capture["reuse"][1]["hit_blocks"]), (&json!([]), &json!(2)));
-    let public = told("mooncake", &ends);
+    let public = info("mooncake", &ends);
     assert_eq!(public["warnings"], json!([{"warning": "unsorted", "rows": 2}]));
     assert_eq!(public["reuse"][1]["hit_blocks"], 0, "it follows the rows, as the warning says");
 }
@@ -231,10 +232,10 @@ fn header_fields_that_a_format_cannot_hold_are_reported() {
     let blocks = json!({"size": 16, "unit": "tokens", "last": "kept", "ids": "chained", "scope": "trace", "key": "k"});
     let header =
         |turns| json!({"streamgauge_trace": 1, "source": "t", "started_unix_ns": 7, "blocks": blocks, "turns": turns});
-    let told = |turns, to| {
+    let notes_of = |turns, to| {
         let path = written(&folder, "t.jsonl", &[header(turns), row.clone()]);
         let out = folder.path().join("out").to_str().unwrap().to_owned();
-        said(&trace(&["convert", &path, "--to", to, "--output", &out]))
+        stderr(&trace(&["convert", &path, "--to", to, "--output", &out]))
     };
     let (start, key) = ("header.started_unix_ns (1)", "header.blocks.key (1)");
     let added = "later turns of this trace hold only what was added, and";
@@ -251,13 +252,13 @@ fn header_fields_that_a_format_cannot_hold_are_reported() {
         ("timed_trace", false, false),
         ("weka", false, false),
     ] {
-        let (whole, later) = (told("full", to), told("delta", to));
+        let (whole, later) = (notes_of("full", to), notes_of("delta", to));
         assert_eq!(whole.contains(start), !clock, "{whole}");
         assert_eq!(whole.contains(key), !matches!(to, "streamgauge" | "parquet"), "{whole}");
         assert_eq!((whole.contains(added), later.contains(added)), (false, !delta), "{later}");
     }
-    assert!(told("full", "mooncake").contains("think (1)"), "a session is left out, and its pauses");
-    assert!(!told("delta", "mooncake").contains("think"), "the pause stands in `delay`");
+    assert!(notes_of("full", "mooncake").contains("think (1)"), "a session is left out, and its pauses");
+    assert!(!notes_of("delta", "mooncake").contains("think"), "the pause stands in `delay`");
 }
 
 #[test]
@@ -267,11 +268,12 @@ fn rows_out_of_order_are_reported_with_the_verb_that_sorts_them() {
     let header = json!({"streamgauge_trace": 1, "source": "t"});
     let path = written(&folder, "t.jsonl", &[header, row(5), row(3), row(4), row(1)]);
     let merged = folder.path().join("merged.jsonl").to_str().unwrap().to_owned();
-    let told =
-        |args: &[&str]| said(&trace(args)).contains("2 rows come earlier than the row above them, as in what was read");
-    assert!(told(&["convert", &path, "--to", "mooncake"]));
-    assert!(!told(&["convert", &path, "--to", "streamgauge"]), "our own is read in any order");
-    assert!(!told(&["merge", &path, "--output", &merged]) && !told(&["convert", &merged, "--to", "mooncake"]));
+    let is_noted = |args: &[&str]| {
+        stderr(&trace(args)).contains("2 rows come earlier than the row above them, as in what was read")
+    };
+    assert!(is_noted(&["convert", &path, "--to", "mooncake"]));
+    assert!(!is_noted(&["convert", &path, "--to", "streamgauge"]), "our own is read in any order");
+    assert!(!is_noted(&["merge", &path, "--output", &merged]) && !is_noted(&["convert", &merged, "--to", "mooncake"]));
 }
 
 #[test]
@@ -296,8 +298,8 @@ fn a_missing_token_count_is_reported_where_a_format_needs_one() {
         ("parquet", false),
     ] {
         let out = folder.path().join("out").to_str().unwrap().to_owned();
-        let told = said(&trace(&["convert", &path, "--to", to, "--output", &out]));
-        assert_eq!(told.contains(note), wants, "{to}: {told}");
+        let notes = stderr(&trace(&["convert", &path, "--to", to, "--output", &out]));
+        assert_eq!(notes.contains(note), wants, "{to}: {notes}");
     }
 }
 
@@ -310,9 +312,9 @@ fn a_recording_omits_unknown_cache_and_concurrency_fields() {
     let path = written(&folder, "t.jsonl", &[json!({"streamgauge_trace": 1, "source": "t"}), row, known]);
     let done = trace(&["convert", &path, "--to", "vllm-vcr"]);
     let text = String::from_utf8(done.stdout).unwrap();
-    let told: Vec<Value> = text.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect();
+    let recordings: Vec<Value> = text.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect();
     let of = |row: &Value| (row.get("cached_tokens").cloned(), row.get("concurrency").cloned());
-    assert_eq!(told.iter().map(of).collect::<Vec<_>>(), [(None, None), (Some(json!(0)), Some(json!(1)))]);
+    assert_eq!(recordings.iter().map(of).collect::<Vec<_>>(), [(None, None), (Some(json!(0)), Some(json!(1)))]);
 }
 
 #[test]
@@ -325,13 +327,13 @@ fn unknown_streaming_is_reported_where_a_format_needs_it() {
         row
     };
     let known = [json!({"stream": true}), json!({"stream": false}), json!({"timing": {"first_token": 5}})].map(row);
-    let told = |rows: &[Value]| {
+    let notes_of = |rows: &[Value]| {
         let path = written(&folder, "t.jsonl", &[std::slice::from_ref(&header), rows].concat());
-        said(&trace(&["convert", &path, "--to", "weka"]))
+        stderr(&trace(&["convert", &path, "--to", "weka"]))
     };
     let note = "note: 1 requests do not say whether they were streamed, and were written as not\n";
-    assert!(told(&[&known[..], &[row(json!({}))]].concat()).contains(note));
-    assert!(!told(&known).contains("whether they were streamed"));
+    assert!(notes_of(&[&known[..], &[row(json!({}))]].concat()).contains(note));
+    assert!(!notes_of(&known).contains("whether they were streamed"));
 }
 
 #[test]
@@ -341,24 +343,24 @@ fn times_truncated_to_azures_resolution_are_reported() {
         let rows = times.map(|at| json!({"at": at, "prompt": {"tokens": 9}, "output_tokens": 2}));
         let path =
             written(&folder, "t.jsonl", &[&[json!({"streamgauge_trace": 1, "source": "t"})], &rows[..]].concat());
-        let told = said(&trace(&["convert", &path, "--to", "azure"]));
-        assert_eq!(told.lines().find(|line| line.contains("cut")).map(|line| &line[..32]), cut, "{told}");
+        let notes = stderr(&trace(&["convert", &path, "--to", "azure"]));
+        assert_eq!(notes.lines().find(|line| line.contains("cut")).map(|line| &line[..32]), cut, "{notes}");
     }
 }
 
 #[test]
 fn a_failure_is_no_loss_where_a_format_writes_it_as_zero_tokens() {
     let folder = TempDir::new().unwrap();
-    let told = |outcome: &str, output: u64| {
+    let notes_of = |outcome: &str, output: u64| {
         let row = json!({"at": 0, "prompt": {"tokens": 9}, "output_tokens": output, "outcome": outcome});
         let path = written(&folder, "t.jsonl", &[json!({"streamgauge_trace": 1, "source": "t"}), row]);
-        let told = said(&trace(&["convert", &path, "--to", "burstgpt"]));
-        (told.contains("has no place for: outcome (1)"), told.contains("1 answers of no token are read as failures"))
+        let notes = stderr(&trace(&["convert", &path, "--to", "burstgpt"]));
+        (notes.contains("has no place for: outcome (1)"), notes.contains("1 answers of no token are read as failures"))
     };
-    assert_eq!(told("failed", 0), (false, false));
-    assert_eq!(told("failed", 3), (true, false), "it is read as an answer");
-    assert_eq!(told("success", 3), (true, false));
-    assert_eq!(told("refused", 0), (true, true), "it is read as a failure");
+    assert_eq!(notes_of("failed", 0), (false, false));
+    assert_eq!(notes_of("failed", 3), (true, false), "it is read as an answer");
+    assert_eq!(notes_of("success", 3), (true, false));
+    assert_eq!(notes_of("refused", 0), (true, true), "it is read as a failure");
 }
 
 #[test]
@@ -366,8 +368,8 @@ fn a_column_without_a_name_is_reported_by_its_position() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("t.csv");
     fs::write(&path, ",TIMESTAMP,ContextTokens,GeneratedTokens\n0,2023-11-16 18:15:46.6805900,374,44\n").unwrap();
-    let told = said(&trace(&["info", path.to_str().unwrap()]));
-    assert!(told.ends_with("note: not converted: column 1, which has no name (1)\n"), "{told}");
+    let notes = stderr(&trace(&["info", path.to_str().unwrap()]));
+    assert!(notes.ends_with("note: not converted: column 1, which has no name (1)\n"), "{notes}");
 }
 
 #[test]
@@ -393,11 +395,11 @@ fn our_own_rows_are_read_after_a_byte_order_mark_and_a_bad_one_is_named_by_its_c
     ] {
         fs::write(&path, text).unwrap();
         let done = trace(&["info", path.to_str().unwrap(), "--json"]);
-        let told = match done.status.success() {
+        let result = match done.status.success() {
             true => Ok(serde_json::from_slice::<Value>(&done.stdout).unwrap()["requests"].as_u64().unwrap()),
-            false => Err(said(&done).lines().last().unwrap().replace(path.to_str().unwrap(), "FILE")),
+            false => Err(stderr(&done).lines().last().unwrap().replace(path.to_str().unwrap(), "FILE")),
         };
-        assert_eq!(told, expected.map_err(|what| format!("error: FILE{what}")));
+        assert_eq!(result, expected.map_err(|what| format!("error: FILE{what}")));
     }
 }
 
@@ -409,7 +411,7 @@ fn a_row_of_our_own_without_its_time_is_named_by_line_and_field_and_not_taken_to
     let done = trace(&["info", &path]);
     let expected =
         format!("error: {path}:3: not a row of a trace: at is missing; take the line out, or write the trace again");
-    assert_eq!((done.status.code(), said(&done).lines().last()), (Some(1), Some(&expected[..])));
+    assert_eq!((done.status.code(), stderr(&done).lines().last()), (Some(1), Some(&expected[..])));
     let path = written(&folder, "t.jsonl", &[header, json!({"at": 0}), json!({"output_tokens": 3, "at": 0})]);
     assert_eq!(rows(&trace(&["convert", &path])).len(), 2);
 }
@@ -424,13 +426,13 @@ fn unknown_fields_of_native_rows_are_reported_once_and_the_rows_are_read() {
     let rows = [header, all, json!({"at": 2, "output": 3}), json!({"at": 3, "output": 3, "prompt": {"tokens": 9}})];
     let path = written(&folder, "t.jsonl", &rows);
     for verb in [&["info", &path][..], &["convert", &path, "--to", "azure"]] {
-        let told = said(&trace(verb));
-        let lost: Vec<&str> = told.lines().filter(|line| line.contains("not converted")).collect();
+        let notes = stderr(&trace(verb));
+        let lost: Vec<&str> = notes.lines().filter(|line| line.contains("not converted")).collect();
         let first = ["output (2)", "params.top_p (1)", "prompt.parts.dpi (1)", "speed (1)"];
         let first = first.map(|field| field.replace(" (", ", as far as the first rows have it ("));
         assert_eq!(lost, [format!("note: not converted: {}", first.join(", "))]);
     }
-    assert!(!said(&trace(&["info", &small(&folder)])).contains("not converted"));
+    assert!(!stderr(&trace(&["info", &small(&folder)])).contains("not converted"));
 }
 
 #[test]
@@ -450,7 +452,7 @@ fn offsets_of_copies_are_rejected_without_copies() {
     let scaled = |args: &[&str]| trace(&[&["scale", &path, "--osl", "2x"], args].concat());
     let alone = scaled(&["--offset", "1s"]);
     assert_eq!(alone.status.code(), Some(2));
-    assert!(said(&alone).contains("--rate <TIMES>"), "{}", said(&alone));
+    assert!(stderr(&alone).contains("--rate <TIMES>"), "{}", stderr(&alone));
     assert!(scaled(&[]).status.success() && scaled(&["--offset", "1s", "--rate", "2x"]).status.success());
 }
 
@@ -461,11 +463,11 @@ fn copies_of_a_short_trace_report_their_rate() {
     let twice = |offset: &str| trace(&["scale", &path, "--rate", "2x", "--offset", offset]);
     let at: Vec<u64> = rows(&twice("10s")).iter().map(|row| row.at / SECOND).collect();
     assert_eq!(at, [0, 1, 3, 5, 6, 8]);
-    let told = said(&twice("10s"));
+    let notes = stderr(&twice("10s"));
     // Twice as many in eight seconds as there were in three.
-    assert!(told.contains("the last copy begins 5.00s after the first, and together they span 8.00s"), "{told}");
-    assert!(told.contains("the rate is 0.75x and not 2x"), "{told}");
-    assert!(!said(&twice("100ms")).contains("last copy"));
+    assert!(notes.contains("the last copy begins 5.00s after the first, and together they span 8.00s"), "{notes}");
+    assert!(notes.contains("the rate is 0.75x and not 2x"), "{notes}");
+    assert!(!stderr(&twice("100ms")).contains("last copy"));
 }
 
 #[test]
@@ -488,7 +490,7 @@ fn a_cut_keeps_the_models_that_are_named_and_counts_time_from_its_own_beginning(
     let backwards = trace(&["cut", &path, "--from", "3s", "--to", "1s"]);
     assert_eq!(backwards.status.code(), Some(1));
     assert_eq!(
-        said(&backwards),
+        stderr(&backwards),
         "error: nothing is from 3.00s on and before 1.00s; --to has to be later than --from\n"
     );
     let header = trace(&["cut", &path, "--from", "1s"]).stdout;
@@ -505,8 +507,8 @@ fn a_slice_warns_of_turns_that_depend_on_omitted_ones() {
     let cut = |from: &str| trace(&["cut", &path, "--from", from, "--output-format", "streamgauge"]);
     assert_eq!(rows(&cut("2s")).len(), 4);
     let lost = "not converted: what was said before the cut in turns that hold only what was added (1)";
-    assert!(said(&cut("2s")).contains(lost), "the last turn of a: {}", said(&cut("2s")));
-    assert!(!said(&cut("0s")).contains("before the cut"));
+    assert!(stderr(&cut("2s")).contains(lost), "the last turn of a: {}", stderr(&cut("2s")));
+    assert!(!stderr(&cut("0s")).contains("before the cut"));
 }
 
 #[test]
@@ -625,7 +627,7 @@ fn a_class_moves_to_a_later_or_an_earlier_time_and_the_others_stay() {
     let wrong = trace(&["shift", &path, "--by", "soon"]);
     assert_eq!(wrong.status.code(), Some(2));
     let piped = trace(&["shift", "-", "--by", "1h"]);
-    assert!(said(&piped).contains("stdin can be read once"), "{}", said(&piped));
+    assert!(stderr(&piped).contains("stdin can be read once"), "{}", stderr(&piped));
 }
 
 #[test]

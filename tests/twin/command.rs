@@ -9,22 +9,22 @@ use streamgauge::trace_file::row::{TraceEntry, TraceHeader};
 
 use crate::traffic::{LOAD, Load, SCHEME};
 
-struct Told {
+struct CommandOutput {
     code: Option<i32>,
     stdout: String,
     stderr: String,
 }
 
-fn streamgauge(folder: &Path, args: &[&str]) -> Told {
+fn streamgauge(folder: &Path, args: &[&str]) -> CommandOutput {
     let output = Command::new(env!("CARGO_BIN_EXE_streamgauge")).current_dir(folder).args(args).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Told { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    CommandOutput { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
 pub(crate) fn ok(folder: &Path, args: &[&str]) -> String {
-    let told = streamgauge(folder, args);
-    assert_eq!(told.code, Some(0), "{args:?}: {}", told.stderr);
-    told.stdout
+    let output = streamgauge(folder, args);
+    assert_eq!(output.code, Some(0), "{args:?}: {}", output.stderr);
+    output.stdout
 }
 
 /// A folder with traffic of two classes and a twin by hand.
@@ -50,9 +50,9 @@ fn a_simulated_run_is_read_like_a_run_and_marked_in_every_form() {
     let place = place();
     let folder = place.path();
     let slo = ["--slo", "chat: ttft<=200ms"];
-    let told = ok(folder, &[&RUN[..], &slo, &["--replicas", "2", "-o", "out"]].concat());
-    assert!(told.starts_with("SIMULATED: a twin's prediction, not a measurement. Its error is unknown"), "{told}");
-    assert!(told.contains("2 x round-robin"), "{told}");
+    let stdout = ok(folder, &[&RUN[..], &slo, &["--replicas", "2", "-o", "out"]].concat());
+    assert!(stdout.starts_with("SIMULATED: a twin's prediction, not a measurement. Its error is unknown"), "{stdout}");
+    assert!(stdout.contains("2 x round-robin"), "{stdout}");
     for form in [&[][..], &["--json"], &["--html"], &["--markdown"], &["--csv"]] {
         let report = ok(folder, &[&["report", "out"], form].concat());
         assert!(report.contains("SIMULATED"), "{form:?}: {report}");
@@ -78,10 +78,10 @@ fn a_comparison_and_a_history_of_simulated_runs_say_so_in_every_form() {
     const ALL: &str = "2 of 2 runs are SIMULATED: a twin's prediction, not a measurement";
     let compared = |args: &[&str]| streamgauge(folder, &[&["compare"], args].concat()).stdout;
     for form in [&[][..], &["--plain"], &["--markdown"], &["--html"]] {
-        let told = compared(&[form, &["s1", "s2"]].concat());
-        assert!(told.contains(BOTH), "{form:?}: {told}");
-        let told = compared(&[&["--trend"], form, &["s1", "s2"]].concat());
-        assert!(told.contains(ALL), "{form:?}: {told}");
+        let stdout = compared(&[form, &["s1", "s2"]].concat());
+        assert!(stdout.contains(BOTH), "{form:?}: {stdout}");
+        let stdout = compared(&[&["--trend"], form, &["s1", "s2"]].concat());
+        assert!(stdout.contains(ALL), "{form:?}: {stdout}");
     }
     let json_of = |args: &[&str]| serde_json::from_str::<Value>(&compared(args)).unwrap();
     assert_eq!(json_of(&["--json", "s1", "s2"])["simulated"], json!({ "before": true, "after": true }));
@@ -107,8 +107,8 @@ fn files_and_exports_of_a_simulated_run_keep_the_mark() {
     let llmd: Value = serde_json::from_str(&exported("llmd").stdout).unwrap();
     assert_eq!(llmd["run"]["description"], json!(MARK));
     for format in ["aiperf-timeslices", "aiperf-timeslices-csv"] {
-        let told = exported(format);
-        assert!(told.stderr.contains(&format!("note: out is {MARK}")), "{format}: {}", told.stderr);
+        let output = exported(format);
+        assert!(output.stderr.contains(&format!("note: out is {MARK}")), "{format}: {}", output.stderr);
     }
     let rows = "out/records.jsonl.zst";
     assert!(ok(folder, &["report", rows]).contains(&format!("{rows} is {MARK}")));
@@ -142,11 +142,11 @@ fn a_simulated_request_keeps_its_class() {
 fn variants_have_folders_that_compare_reads() {
     let place = place();
     let folder = place.path();
-    let told = ok(
+    let stdout = ok(
         folder,
         &[&RUN[..], &["--replicas", "1..2", "--router", "prefix", "--router", "least-loaded", "-o", "v"]].concat(),
     );
-    let lines: Vec<&str> = told.lines().skip(2).filter_map(|line| line.split("  ").next()).collect();
+    let lines: Vec<&str> = stdout.lines().skip(2).filter_map(|line| line.split("  ").next()).collect();
     assert_eq!(lines, ["1 x prefix", "1 x least-loaded", "2 x prefix", "2 x least-loaded"]);
     let compared = streamgauge(folder, &["compare", "v/1-prefix", "v/2-prefix"]);
     assert!(compared.stdout.contains("SIMULATED"), "{}{}", compared.stdout, compared.stderr);
@@ -171,9 +171,9 @@ fn twice_the_traffic_and_half_the_cache_change_what_they_should() {
     let place = place();
     let folder = place.path();
     let variant = |more: &[&str]| -> Value {
-        let told: Value = serde_json::from_str(&ok(folder, &[&RUN[..], more, &["--json"]].concat())).unwrap();
-        assert_eq!(told["simulated"], json!(true));
-        told["variants"][0].clone()
+        let result: Value = serde_json::from_str(&ok(folder, &[&RUN[..], more, &["--json"]].concat())).unwrap();
+        assert_eq!(result["simulated"], json!(true));
+        result["variants"][0].clone()
     };
     let (base, twice) = (variant(&[]), variant(&["--scale", "2x"]));
     assert_eq!((&base["requests"], &twice["requests"]), (&json!(300), &json!(600)));
@@ -189,8 +189,8 @@ fn each_operation_changes_what_is_lost_or_how_many_replicas_run() {
     let place = place();
     let folder = place.path();
     let variant = |more: &[&str]| -> (u64, u64) {
-        let told: Value = serde_json::from_str(&ok(folder, &[&RUN[..], more, &["--json"]].concat())).unwrap();
-        let of = |key: &str| told["variants"][0][key].as_u64().unwrap();
+        let result: Value = serde_json::from_str(&ok(folder, &[&RUN[..], more, &["--json"]].concat())).unwrap();
+        let of = |key: &str| result["variants"][0][key].as_u64().unwrap();
         (of("lost"), of("max_replicas"))
     };
     assert_eq!(variant(&[]), (0, 1));
@@ -216,8 +216,8 @@ fn traffic_that_verbs_of_trace_have_changed_is_run_and_planned() {
     ok(folder, &["trace", "merge", "later.jsonl", "traffic.jsonl", "--from-start", "-o", "both.jsonl"]);
     // 300 requests, of which 100 are gold; those twice; and all of them once more.
     let run = |traffic: &str| -> Value {
-        let told = ok(folder, &["twin", "run", "twin.json", "--traffic", traffic, "--json"]);
-        serde_json::from_str::<Value>(&told).unwrap()["variants"][0].clone()
+        let stdout = ok(folder, &["twin", "run", "twin.json", "--traffic", traffic, "--json"]);
+        serde_json::from_str::<Value>(&stdout).unwrap()["variants"][0].clone()
     };
     let counts = ["traffic.jsonl", "busy.jsonl", "later.jsonl", "both.jsonl"].map(|of| run(of)["requests"].clone());
     assert_eq!(counts, [json!(300), json!(400), json!(400), json!(700)]);
@@ -243,9 +243,9 @@ fn batches_and_contexts_beyond_the_fit_of_a_fleet_are_noted() {
     let notes = |engines: &[Value]| -> Vec<String> {
         let twin = json!({ "streamgauge_twin": 1, "engines": engines });
         fs::write(folder.join("twin.json"), twin.to_string()).unwrap();
-        let told = streamgauge(folder, &RUN);
-        assert_eq!(told.code, Some(0), "{}", told.stderr);
-        told.stderr.lines().filter(|line| line.contains("EXTRAPOLATED")).map(str::to_owned).collect()
+        let output = streamgauge(folder, &RUN);
+        assert_eq!(output.code, Some(0), "{}", output.stderr);
+        output.stderr.lines().filter(|line| line.contains("EXTRAPOLATED")).map(str::to_owned).collect()
     };
     let of = |notes: &[String]| -> Vec<String> {
         notes.iter().map(|note| note.split(" of ").next().unwrap().to_owned()).collect()
@@ -265,28 +265,28 @@ fn a_time_beyond_the_histogram_is_no_number_and_an_overload_is_named() {
     let folder = place.path();
     // One sequence at a time, 600 s each: the 300 requests wait for up to 50 hours.
     let slow = ["--set", "max-num-seqs=1", "--set", "step-base=600s", "--set", "step-per-seq=0"];
-    let told: Value = serde_json::from_str(&ok(folder, &[&RUN[..], &slow, &["--json"]].concat())).unwrap();
-    let ttft = &told["variants"][0]["ttft_seconds"];
+    let result: Value = serde_json::from_str(&ok(folder, &[&RUN[..], &slow, &["--json"]].concat())).unwrap();
+    let ttft = &result["variants"][0]["ttft_seconds"];
     assert_eq!((&ttft["p50"], &ttft["p90"], &ttft["p99"]), (&Value::Null, &Value::Null, &Value::Null));
     let max = ttft["max"].as_f64().unwrap();
     assert!(max > 100_000.0, "{ttft}");
     let table = ok(folder, &[&RUN[..], &slow].concat());
     let row = table.lines().last().unwrap();
     assert!(row.matches(">4096s").count() >= 3, "{table}");
-    assert_eq!(told["variants"][0]["overloaded"], json!(0));
+    assert_eq!(result["variants"][0]["overloaded"], json!(0));
 
     // 300 requests, 400 times each, at a replica that serves few of them.
     let flood = [&RUN[..], &["--scale", "400x", "--set", "step-base=10s", "--set", "max-num-seqs=4"]].concat();
-    let told = streamgauge(folder, &[&flood[..], &["--json"]].concat());
-    assert_eq!(told.code, Some(0), "{}", told.stderr);
-    let variant = serde_json::from_str::<Value>(&told.stdout).unwrap()["variants"][0].clone();
+    let output = streamgauge(folder, &[&flood[..], &["--json"]].concat());
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    let variant = serde_json::from_str::<Value>(&output.stdout).unwrap()["variants"][0].clone();
     let refused = variant["overloaded"].as_u64().unwrap();
     assert!(refused > 40_000, "{variant}");
     assert_eq!(variant["lost"], variant["overloaded"]);
     let note = format!(
         "note: OVERLOADED: 1 x round-robin refused {refused} of 120000 requests, because 65536 others waited; remedy: more --replicas"
     );
-    assert!(told.stderr.contains(&note), "{}", told.stderr);
+    assert!(output.stderr.contains(&note), "{}", output.stderr);
 }
 
 #[test]
@@ -294,17 +294,17 @@ fn a_twin_fitted_to_a_run_predicts_it_and_says_where_it_extrapolates() {
     let place = place();
     let folder = place.path();
     ok(folder, &[&RUN[..], &["-o", "out"]].concat());
-    let told = ok(folder, &["twin", "fit", "out", "-o", "fitted.json"]);
+    let stdout = ok(folder, &["twin", "fit", "out", "-o", "fitted.json"]);
     for line in ["step-base", "held-out rows", "ttft.p99", "goodput", "decode, 2 to 4 sequences"] {
-        assert!(told.contains(line), "{line}: {told}");
+        assert!(stdout.contains(line), "{line}: {stdout}");
     }
     let fitted: Value = serde_json::from_slice(&fs::read(folder.join("fitted.json")).unwrap()).unwrap();
     let base = fitted["engines"][0]["parameters"]["step_base"]["value"].as_f64().unwrap();
     assert!((base - 1e7).abs() < 5e5, "{base}");
     assert_eq!(fitted["sources"][0], json!({ "path": "out", "rows": 300 }));
-    let told = streamgauge(folder, &["twin", "run", "fitted.json", "--traffic", "traffic.jsonl", "--scale", "4x"]);
-    assert!(told.stdout.contains("Error on held-out rows: ttft.p50"), "{}", told.stdout);
-    assert!(told.stderr.contains("EXTRAPOLATED: requests/s per replica"), "{}", told.stderr);
+    let output = streamgauge(folder, &["twin", "run", "fitted.json", "--traffic", "traffic.jsonl", "--scale", "4x"]);
+    assert!(output.stdout.contains("Error on held-out rows: ttft.p50"), "{}", output.stdout);
+    assert!(output.stderr.contains("EXTRAPOLATED: requests/s per replica"), "{}", output.stderr);
 }
 
 #[test]
@@ -315,14 +315,14 @@ fn a_cold_start_is_left_out_of_a_fit_and_noted() {
     let cold = ["twin", "run", "twin.json", "--traffic", "start.jsonl", "--set", "step-base=30ms", "-o", "cold"];
     ok(folder, &cold);
     ok(folder, &[&RUN[..], &["-o", "warm"]].concat());
-    let told = streamgauge(folder, &["twin", "fit", "cold", "warm", "-o", "fitted.json"]);
+    let output = streamgauge(folder, &["twin", "fit", "cold", "warm", "-o", "fitted.json"]);
     let note = "note: m at simulated-1: the steps of the first 10.0s took 2.9 times as long as later ones, as after a cold start, and are left out";
-    assert!(told.stderr.contains(note), "{}", told.stderr);
+    assert!(output.stderr.contains(note), "{}", output.stderr);
     let fitted: Value = serde_json::from_slice(&fs::read(folder.join("fitted.json")).unwrap()).unwrap();
     let base = fitted["engines"][0]["parameters"]["step_base"]["value"].as_f64().unwrap();
     assert!((base - 1e7).abs() < 5e5, "{base}");
-    let told = streamgauge(folder, &["twin", "fit", "warm", "-o", "fitted.json"]);
-    assert!(told.code == Some(0) && !told.stderr.contains("cold start"), "{}", told.stderr);
+    let output = streamgauge(folder, &["twin", "fit", "warm", "-o", "fitted.json"]);
+    assert!(output.code == Some(0) && !output.stderr.contains("cold start"), "{}", output.stderr);
 }
 
 #[test]
@@ -335,9 +335,9 @@ fn a_sampled_capture_is_a_part_of_the_load_and_the_notes_name_the_factor_that_re
     header.sample = Some(0.25);
     fs::write(folder.join("traffic.jsonl"), format!("{}\n{rows}", serde_json::to_string(&header).unwrap())).unwrap();
     let notes = |more: &[&str]| {
-        let told = streamgauge(folder, &[&RUN[..], more].concat());
-        assert_eq!(told.code, Some(0), "{}", told.stderr);
-        told.stderr
+        let output = streamgauge(folder, &[&RUN[..], more].concat());
+        assert_eq!(output.code, Some(0), "{}", output.stderr);
+        output.stderr
     };
     let part = |share: u32| {
         format!("note: the rows are {share} % of the sessions, so the load is that part of production's; ")
@@ -359,9 +359,9 @@ fn a_sampled_capture_is_a_part_of_the_load_and_the_notes_name_the_factor_that_re
     };
     let planned = plan("twin.json");
     assert_eq!((&planned["traffic"]["requests"], &planned["traffic"]["sample"]), (&json!(1_200.0), &json!(0.25)));
-    let said = "the capture kept 25 % of the sessions, and copies of them stand for the others";
+    let expected = "the capture kept 25 % of the sessions, and copies of them stand for the others";
     let assumptions = planned["assumptions"].as_array().unwrap();
-    assert!(assumptions.iter().any(|of| of.as_str().unwrap().starts_with(said)), "{assumptions:?}");
+    assert!(assumptions.iter().any(|of| of.as_str().unwrap().starts_with(expected)), "{assumptions:?}");
 }
 
 #[test]
@@ -373,16 +373,16 @@ fn an_error_names_the_place_and_the_remedy_and_exits_with_2() {
     assert_eq!(bad.code, Some(2));
     assert!(bad.stderr.contains("bad.json: unknown field `sped`") && bad.stderr.contains("line 2"), "{}", bad.stderr);
     assert!(bad.stderr.contains("remedy: see `streamgauge twin schema`"), "{}", bad.stderr);
-    for (flag, value, said) in [
+    for (flag, value, expected) in [
         ("--router", "random", "a router is round-robin"),
         ("--set", "kv=1", "no such parameter"),
         ("--fail", "replica=1", "replica=NUMBER,at=TIME"),
         ("--autoscale", "cpu>1", "metrics are in-flight, waiting and kv"),
         ("--replicas", "3..1", "a range such as 1..8"),
     ] {
-        let told = streamgauge(folder, &[&RUN[..], &[flag, value]].concat());
-        assert_eq!(told.code, Some(2), "{flag}");
-        assert!(told.stderr.contains(said), "{flag}: {}", told.stderr);
+        let output = streamgauge(folder, &[&RUN[..], &[flag, value]].concat());
+        assert_eq!(output.code, Some(2), "{flag}");
+        assert!(output.stderr.contains(expected), "{flag}: {}", output.stderr);
     }
     let few = streamgauge(folder, &["twin", "fit", "traffic.jsonl", "-o", "none.json"]);
     assert_eq!(few.code, Some(1));

@@ -80,8 +80,8 @@ fn cached(rows: &[TraceEntry]) -> f64 {
 
 /// The figures of all requests.
 fn reuse(folder: &Path, trace: &str, cache: u64) -> Value {
-    let told = ok(folder, &["trace", "reuse", trace, "--json", "--cache-blocks", &cache.to_string()]);
-    serde_json::from_str::<Value>(&told).unwrap()["all"].take()
+    let stdout = ok(folder, &["trace", "reuse", trace, "--json", "--cache-blocks", &cache.to_string()]);
+    serde_json::from_str::<Value>(&stdout).unwrap()["all"].take()
 }
 
 /// A figure is within 2 % of the truth, which is no small part of the prompts.
@@ -129,12 +129,12 @@ fn the_gain_of_sticky_sessions_is_what_replicas_cache_that_keep_their_first_sess
         for row in &spread {
             first_pods.entry(row.session.clone()).or_insert_with(|| row.upstream.clone().unwrap());
         }
-        let kept = (1..=4).map(|pod| {
+        let hits = (1..=4).map(|pod| {
             let is_here = |row: &&TraceEntry| first_pods[&row.session] == format!("simulated-{pod}");
             let place = place(&rows.iter().filter(is_here).cloned().collect::<Vec<_>>());
             cached(&run(place.path(), "out", (1, "round-robin"), blocks))
         });
-        let gain = kept.sum::<f64>() - cached(&spread);
+        let gain = hits.sum::<f64>() - cached(&spread);
         check(&reuse(folder, &out, blocks), "sticky_session_gain_tokens", gain);
     }
 }

@@ -153,8 +153,8 @@ fn the_router_decides_how_many_replicas_are_needed() {
     let replicas = |router: &str| {
         let plan = json(place.path(), &["--slo", SLO, "--fail", "0", "--router", router]);
         assert_eq!(plan["twin"]["router"], router);
-        let told = plan["assumptions"].to_string();
-        assert!(told.contains(&format!("a router spreads the requests over them: {router}")), "{told}");
+        let assumptions = plan["assumptions"].to_string();
+        assert!(assumptions.contains(&format!("a router spreads the requests over them: {router}")), "{assumptions}");
         plan["fleet"]["peak_replicas"].as_u64().unwrap()
     };
     // Three requests at once need two replicas. As every prompt is long, only the second half of a fleet serves.
@@ -168,16 +168,16 @@ fn a_goal_that_no_fleet_keeps_is_named() {
     let text = "in 12 of 12 windows no number of replicas keeps the goals";
     assert_eq!(plan["warnings"][0]["text"], text);
     assert_eq!(plan.get("miss_share"), None, "the goals limit gaps, not requests");
-    let kept = json(place.path(), &["--slo", "itl.p99<=100ms", "--fail", "0"]);
-    assert_eq!((&kept["fleet"]["peak_replicas"], &kept["peak_if_slower"]), (&json!(1), &json!(1)));
+    let feasible_plan = json(place.path(), &["--slo", "itl.p99<=100ms", "--fail", "0"]);
+    assert_eq!((&feasible_plan["fleet"]["peak_replicas"], &feasible_plan["peak_if_slower"]), (&json!(1), &json!(1)));
 }
 
 #[test]
 fn every_form_says_that_it_is_simulated_and_the_wrong_question_is_answered() {
     let place = place();
     for form in [&[][..], &["--markdown"], &["--html"], &["--plain"]] {
-        let told = plan(place.path(), &[&["--slo", SLO][..], form].concat());
-        assert!(told.contains("SIMULATED") && told.contains("e2e.p99 10.0 %"), "{form:?}: {told}");
+        let text = plan(place.path(), &[&["--slo", SLO][..], form].concat());
+        assert!(text.contains("SIMULATED") && text.contains("e2e.p99 10.0 %"), "{form:?}: {text}");
     }
     let wrong = |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));

@@ -43,17 +43,17 @@ fn assert_intervals(fit: &EngineFit, engine: &EngineOptions) {
 fn assert_recovered(name: &str, engine: &EngineOptions, load: Load, expected: &[Parameter]) {
     let fit = fitted(engine, load);
     assert_intervals(&fit, engine);
-    let told = format!("{name}: {:#?}", fit);
+    let details = format!("{name}: {:#?}", fit);
     for parameter in expected {
-        let estimate = fit.engine.parameters.get(parameter).unwrap_or_else(|| panic!("no {parameter:?} in {told}"));
-        let value = estimate.value.unwrap_or_else(|| panic!("{parameter:?} is a range in {told}"));
+        let estimate = fit.engine.parameters.get(parameter).unwrap_or_else(|| panic!("no {parameter:?} in {details}"));
+        let value = estimate.value.unwrap_or_else(|| panic!("{parameter:?} is a range in {details}"));
         let truth = parameter.read(engine);
-        assert!((value - truth).abs() <= 0.05 * truth, "{parameter:?}: {value} instead of {truth} in {told}");
+        assert!((value - truth).abs() <= 0.05 * truth, "{parameter:?}: {value} instead of {truth} in {details}");
     }
     for error in &fit.engine.held_out {
-        assert!(error.relative().abs() < 0.1, "{}: {:.3} in {told}", error.figure, error.relative());
+        assert!(error.relative().abs() < 0.1, "{}: {:.3} in {details}", error.figure, error.relative());
     }
-    assert_eq!(fit.engine.held_out.len(), 10, "{told}");
+    assert_eq!(fit.engine.held_out.len(), 10, "{details}");
 }
 
 const COSTS: [Parameter; 3] = [Parameter::StepBase, Parameter::StepPerSeq, Parameter::PrefillRate];

@@ -122,9 +122,9 @@ fn a_failed_replica_loses_its_requests_and_returns_after_its_start_up() {
     assert_eq!(outcomes, [TwinOutcome::ReplicaLost, TwinOutcome::NoReplica, TwinOutcome::Complete]);
     assert_eq!(responses[0].generated, 98, "11.1 ms, then 10.1 ms each until 1 s");
     let rows: Vec<_> = responses.into_iter().map(|response| response.into_row().0).collect();
-    let told: Vec<_> = rows.iter().map(|row| (row.status, row.outcome)).collect();
+    let statuses: Vec<_> = rows.iter().map(|row| (row.status, row.outcome)).collect();
     let expected = [(200, Outcome::Truncated), (503, Outcome::Failed), (200, Outcome::Success)];
-    assert_eq!(told, expected.map(|(status, outcome)| (Some(status), Some(outcome))));
+    assert_eq!(statuses, expected.map(|(status, outcome)| (Some(status), Some(outcome))));
 }
 
 #[test]
@@ -167,8 +167,8 @@ fn a_fleet_that_serves_less_than_comes_refuses_what_is_beyond_its_queue() {
     assert_eq!(count(vec![row(0, 1, 1); most]).len(), 0);
     let refused = count(vec![row(0, 1, 1); most + 100]);
     assert_eq!(refused.len(), 100);
-    let told: Vec<_> = refused.into_iter().map(|response| response.into_row().0).collect();
-    assert!(told.iter().all(|row| (row.status, row.outcome) == (Some(503), Some(Outcome::Refused))));
+    let rows: Vec<_> = refused.into_iter().map(|response| response.into_row().0).collect();
+    assert!(rows.iter().all(|row| (row.status, row.outcome) == (Some(503), Some(Outcome::Refused))));
     // Turns that wait for their session are a queue too: the first is in flight, and the others wait.
     let turn = |turn: u32| TraceEntry {
         session: Some("s".to_owned()),

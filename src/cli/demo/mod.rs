@@ -131,12 +131,12 @@ fn start_proxy(args: &Args, loaded: LoadedConfig, logging: &LogHandle) -> anyhow
             Ok(proxy) => return Ok(proxy),
             Err(error) => error,
         };
-        let (address, asked) = match &error {
+        let (address, flag_value) = match &error {
             StartError::Listen { flag: "admin", .. } => (&mut config.admin, &args.admin),
             _ => (&mut config.listen, &args.listen),
         };
         let taken = matches!(&error, StartError::Listen { error, .. } if error.kind() == ErrorKind::AddrInUse);
-        if !taken || asked.is_some() || address.port() == 0 {
+        if !taken || flag_value.is_some() || address.port() == 0 {
             return Err(error.into());
         }
         address.set_port(0);

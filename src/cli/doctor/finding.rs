@@ -31,7 +31,7 @@ impl FindingStatus {
 
 /// One finding.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(in crate::cli) struct Finding {
+pub(in crate::cli) struct DoctorFinding {
     pub(super) check: &'static str,
     pub(super) status: FindingStatus,
     pub(super) evidence: String,
@@ -39,7 +39,7 @@ pub(in crate::cli) struct Finding {
     pub(super) remedy: Option<String>,
 }
 
-impl Finding {
+impl DoctorFinding {
     pub(super) fn ok(check: &'static str, evidence: impl Into<String>) -> Self {
         Self { check, status: FindingStatus::Ok, evidence: evidence.into(), remedy: None }
     }
@@ -59,8 +59,8 @@ impl Finding {
 }
 
 /// The findings as text, each with its remedy below it.
-pub(super) fn text(findings: &[Finding]) -> String {
-    let row = |finding: &Finding| {
+pub(super) fn text(findings: &[DoctorFinding]) -> String {
+    let row = |finding: &DoctorFinding| {
         // The column after the label and the name of the check.
         let indent = " ".repeat(27);
         let evidence = finding.evidence.replace('\n', &format!("\n{indent}"));

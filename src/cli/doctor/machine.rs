@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::finding::Finding;
+use super::finding::DoctorFinding;
 use crate::proxy::USUAL_RESERVED_DESCRIPTORS;
 
 /// Bit of `CAP_SYS_NICE` in `CapEff`.
 const CAP_SYS_NICE: u64 = 1 << 23;
 
 /// All checks of the machine. `max_streams` is the configured limit, if the configuration is valid.
-pub(super) fn findings(max_streams: Option<usize>) -> Vec<Finding> {
+pub(super) fn findings(max_streams: Option<usize>) -> Vec<DoctorFinding> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let limits = |resource| getrlimit(resource).map_or(0, |(_, hard)| hard);
     let pages = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
@@ -25,20 +25,20 @@ pub(super) fn findings(max_streams: Option<usize>) -> Vec<Finding> {
 }
 
 /// A stream takes two descriptors. The program raises the soft limit to the hard one.
-fn descriptors(hard: u64, max_streams: Option<usize>) -> Finding {
+fn descriptors(hard: u64, max_streams: Option<usize>) -> DoctorFinding {
     const CHECK: &str = "descriptors";
     let reserved = USUAL_RESERVED_DESCRIPTORS as u64;
     let streams = hard.saturating_sub(reserved) / 2;
     let evidence = format!("the limit on open files is {hard}, enough for {streams} streams");
     match max_streams.map(|streams| streams as u64).filter(|max| *max > streams) {
-        None => Finding::ok(CHECK, evidence),
+        None => DoctorFinding::ok(CHECK, evidence),
         Some(max) => {
             let needed = max.saturating_mul(2).saturating_add(reserved);
             let remedy = format!(
                 "raise the limit to {needed} (LimitNOFILE of a unit, `ulimit -Hn`, --ulimit nofile of a container), or \
                  lower max_streams"
             );
-            Finding::warning(CHECK, format!("{evidence}; max_streams is {max}"), remedy)
+            DoctorFinding::warning(CHECK, format!("{evidence}; max_streams is {max}"), remedy)
         }
     }
 }
@@ -77,11 +77,11 @@ fn quotas() -> Vec<CpuQuota> {
     version_2.chain(version_1.flatten()).collect()
 }
 
-fn cpu_limit(quotas: &[CpuQuota]) -> Finding {
+fn cpu_limit(quotas: &[CpuQuota]) -> DoctorFinding {
     const CHECK: &str = "cpu limit";
     match quotas.iter().min_by(|one, other| one.cores.total_cmp(&other.cores)) {
-        None => Finding::ok(CHECK, "no control group limits the CPU"),
-        Some(CpuQuota { cores, throttled }) => Finding::warning(
+        None => DoctorFinding::ok(CHECK, "no control group limits the CPU"),
+        Some(CpuQuota { cores, throttled }) => DoctorFinding::warning(
             CHECK,
             format!("a control group allows {cores:.2} cores, and has throttled {throttled} times"),
             "remove the CPU limit (Kubernetes: resources.limits.cpu; systemd: CPUQuota) and keep the request: throttling \
@@ -91,33 +91,33 @@ fn cpu_limit(quotas: &[CpuQuota]) -> Finding {
 }
 
 /// Huge pages make each stream's memory some megabytes, unless the allocator turns them off for the process.
-fn huge_pages(enabled: &str, status: &str) -> Finding {
+fn huge_pages(enabled: &str, status: &str) -> DoctorFinding {
     const CHECK: &str = "huge pages";
     let mode = enabled.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
     let is_on = status.lines().find_map(|line| line.strip_prefix("THP_enabled:")).map(str::trim) != Some("0");
     match mode {
-        Some("always") if is_on => Finding::warning(
+        Some("always") if is_on => DoctorFinding::warning(
             CHECK,
             "transparent huge pages are `always`, also for this process",
             "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
         ),
-        Some("always") => Finding::ok(CHECK, "transparent huge pages are `always`, and off for this process"),
-        Some(mode) => Finding::ok(CHECK, format!("transparent huge pages are `{mode}`")),
-        None => Finding::skipped(CHECK, "this kernel has no transparent huge pages"),
+        Some("always") => DoctorFinding::ok(CHECK, "transparent huge pages are `always`, and off for this process"),
+        Some(mode) => DoctorFinding::ok(CHECK, format!("transparent huge pages are `{mode}`")),
+        None => DoctorFinding::skipped(CHECK, "this kernel has no transparent huge pages"),
     }
 }
 
 /// A run sends at exact times only if its writer preempts other threads. A proxy does not need it.
-fn real_time(rtprio: u64, status: &str) -> Finding {
+fn real_time(rtprio: u64, status: &str) -> DoctorFinding {
     const CHECK: &str = "rtprio";
     let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let capabilities = capabilities.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
     if rtprio > 0 {
-        Finding::ok(CHECK, format!("real-time priority up to {rtprio}: `replay` and `load` send at exact times"))
+        DoctorFinding::ok(CHECK, format!("real-time priority up to {rtprio}: `replay` and `load` send at exact times"))
     } else if capabilities & CAP_SYS_NICE != 0 {
-        Finding::ok(CHECK, "CAP_SYS_NICE: `replay` and `load` send at exact times")
+        DoctorFinding::ok(CHECK, "CAP_SYS_NICE: `replay` and `load` send at exact times")
     } else {
-        Finding::warning(
+        DoctorFinding::warning(
             CHECK,
             "no real-time priority: `replay` and `load` may send late on a busy machine; a proxy does not need it",
             "add `USER - rtprio 1` to /etc/security/limits.d/streamgauge.conf (LimitRTPRIO of a unit, CAP_SYS_NICE of a \

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::ValueHint;
 
-pub(super) use self::finding::Finding;
+pub(super) use self::finding::DoctorFinding;
 use self::finding::FindingStatus;
 use super::terminal;
 use super::verb_help::VerbHelp;
@@ -55,7 +55,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         Err(error) => {
             let remedy = "correct the configuration; the checks that depend on it are left out";
-            findings.push(Finding::problem("configuration", error.to_string(), remedy));
+            findings.push(DoctorFinding::problem("configuration", error.to_string(), remedy));
             None
         }
     };
@@ -80,15 +80,20 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Findings of `proxy --check`.
-fn configuration(loaded: &LoadedConfig) -> Vec<Finding> {
+fn configuration(loaded: &LoadedConfig) -> Vec<DoctorFinding> {
     const CHECK: &str = "configuration";
-    let warning = |warning: &String| Finding::warning(CHECK, warning.clone(), "correct the setting that it names");
-    let mut findings: Vec<Finding> = loaded.warnings.iter().map(warning).collect();
+    let warning =
+        |warning: &String| DoctorFinding::warning(CHECK, warning.clone(), "correct the setting that it names");
+    let mut findings: Vec<DoctorFinding> = loaded.warnings.iter().map(warning).collect();
     findings.push(match Proxy::check(&loaded.config, &loaded.otlp) {
-        Ok(()) => Finding::ok(CHECK, format!("valid, and so are the files that it names ({})", loaded.config.digest())),
-        Err(error) => {
-            Finding::problem(CHECK, format!("{:#}", anyhow::Error::from(error)), "correct the file or the setting")
+        Ok(()) => {
+            DoctorFinding::ok(CHECK, format!("valid, and so are the files that it names ({})", loaded.config.digest()))
         }
+        Err(error) => DoctorFinding::problem(
+            CHECK,
+            format!("{:#}", anyhow::Error::from(error)),
+            "correct the file or the setting",
+        ),
     });
     findings
 }

@@ -155,8 +155,8 @@ fn shorten(sent: &str, before: &str, context: usize, screen: &InspectScreen) -> 
     let common = sent.chars().zip(before.chars()).take_while(|(a, b)| a == b).count();
     let skipped = common.saturating_sub(context);
     let shown: String = sent.chars().skip(skipped).take(most).collect();
-    let (begun, more) = (skipped > 0, sent.chars().nth(skipped + most).is_some());
-    format!("{}{shown}{}", if begun { "…" } else { "" }, if more { "…" } else { "" })
+    let (is_cut, more) = (skipped > 0, sent.chars().nth(skipped + most).is_some());
+    format!("{}{shown}{}", if is_cut { "…" } else { "" }, if more { "…" } else { "" })
 }
 
 #[cfg(test)]

@@ -52,18 +52,18 @@ impl StderrWriter {
 
     /// Takes the bytes to write, and the number of lost lines after them.
     fn take_pending(&self) -> (Vec<u8>, u64) {
-        let mut kept = self.lock();
-        kept.writing = false;
+        let mut buffer = self.lock();
+        buffer.writing = false;
         self.changed.notify_all();
-        let nothing = |kept: &mut StderrBuffer| kept.text.is_empty();
-        let mut kept = self.changed.wait_while(kept, nothing).unwrap_or_else(PoisonError::into_inner);
-        kept.writing = true;
-        (std::mem::take(&mut kept.text), std::mem::take(&mut kept.lost))
+        let nothing = |buffer: &mut StderrBuffer| buffer.text.is_empty();
+        let mut buffer = self.changed.wait_while(buffer, nothing).unwrap_or_else(PoisonError::into_inner);
+        buffer.writing = true;
+        (std::mem::take(&mut buffer.text), std::mem::take(&mut buffer.lost))
     }
 
     /// Waits until all is written, but not for ever.
     pub(super) fn wait_until_written(&self, limit: Gap) {
-        let unwritten = |kept: &mut StderrBuffer| kept.writing || !kept.text.is_empty();
+        let unwritten = |buffer: &mut StderrBuffer| buffer.writing || !buffer.text.is_empty();
         drop(self.changed.wait_timeout_while(self.lock(), limit.into(), unwritten));
     }
 
@@ -75,11 +75,11 @@ impl StderrWriter {
 /// Takes a line at a time.
 impl Write for &StderrWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let mut kept = self.lock();
-        if kept.text.len() + line.len() > MAX_BUFFERED_BYTES {
-            kept.lost += 1;
+        let mut buffer = self.lock();
+        if buffer.text.len() + line.len() > MAX_BUFFERED_BYTES {
+            buffer.lost += 1;
         } else {
-            kept.text.extend_from_slice(line);
+            buffer.text.extend_from_slice(line);
             self.changed.notify_all();
         }
         Ok(line.len())

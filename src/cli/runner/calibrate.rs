@@ -112,14 +112,14 @@ pub(super) fn calibrate(
     content: impl Fn(Vocabulary) -> PromptGenerator,
     config: impl Fn(PromptGenerator) -> Result<Config, SetupError>,
 ) -> Result<CalibrationResult, SetupError> {
-    let (by, said) = (chosen.source, chosen.note.clone());
+    let (by, note) = (chosen.source, chosen.note.clone());
     let mut found = without_calibration(chosen, 0, content);
     let mut of_models = Vec::new();
     for first in models {
-        let (counts, counted, said) = calibrate_model(first, by.is_some(), &found.content, &config)?;
+        let (counts, counted, note) = calibrate_model(first, by.is_some(), &found.content, &config)?;
         let model = first.entry.model.clone();
         let name = model.as_deref().filter(|_| models.len() > 1);
-        found.notes.extend(said.map(|said| name.map_or(said.clone(), |name| format!("{name}: {said}"))));
+        found.notes.extend(note.map(|note| name.map_or(note.clone(), |name| format!("{name}: {note}"))));
         of_models.push((
             ModelCalibration { model, prompt_overhead: counts.map_or(0, |counts| counts.template_tokens), counted },
             counts,
@@ -129,8 +129,9 @@ pub(super) fn calibrate(
     if !of_models.is_empty()
         && of_models.iter().all(|(_, counts)| counts.is_some_and(|counts| counts.tokens_per_word == 1.0))
     {
-        let told = found.notes.split_off(usize::from(said.is_some()));
-        found.notes = by.and(said).map(|said| format!("{said}; prompts are exact")).into_iter().chain(told).collect();
+        let model_notes = found.notes.split_off(usize::from(note.is_some()));
+        found.notes =
+            by.and(note).map(|note| format!("{note}; prompts are exact")).into_iter().chain(model_notes).collect();
     }
     let counts_of = of_models.iter().map(|(of, counts)| (of.model.clone(), counts.unwrap_or_default())).collect();
     let mut of_models = of_models.into_iter();
@@ -155,13 +156,13 @@ fn calibrate_model(
     let mut counted = TokenCalibration::default();
     let counts = match measure_token_counts(first, content, &config)? {
         Ok(counts) => counts,
-        Err(said) => return Ok((None, counted, Some(said))),
+        Err(note) => return Ok((None, counted, Some(note))),
     };
     counted.tokens_per_word = counts.tokens_per_word;
     let added = counts.template_tokens;
     if counts.tokens_per_word == 1.0 {
-        let said = format!("the server adds {added} tokens to every prompt; prompts are so much shorter");
-        return Ok((Some(counts), counted, Some(said).filter(|_| added > 0)));
+        let note = format!("the server adds {added} tokens to every prompt; prompts are so much shorter");
+        return Ok((Some(counts), counted, Some(note).filter(|_| added > 0)));
     }
     let mut came_out = "how far off they come out is not known: none that was tried had a count".to_owned();
     counted.probed = probe_lengths(first, &content.clone().with_tokenization(counts), &config)?;
@@ -174,12 +175,12 @@ fn calibrate_model(
         counted.mean_absolute_error = Some(mean);
     }
     let remedy = if words_are_known { "" } else { "; --tokenizer with its tokenizer.json makes them exact" };
-    let said = format!(
+    let note = format!(
         "note: the server counts {:.2} tokens for a word and adds {added} to every prompt: prompts have as many words as \
          make them as long as planned on average; {came_out}{remedy}",
         counts.tokens_per_word
     );
-    Ok((Some(counts), counted, Some(said)))
+    Ok((Some(counts), counted, Some(note)))
 }
 
 /// Measures the server's token counts, or returns why they are unknown.
@@ -197,8 +198,8 @@ fn measure_token_counts(
         }
     }
     let [Some(short), Some(long)] = counted[..] else {
-        let said = "note: the server does not count prompts; their lengths are as a tokenizer counts words";
-        return Ok(Err(said.to_owned()));
+        let note = "note: the server does not count prompts; their lengths are as a tokenizer counts words";
+        return Ok(Err(note.to_owned()));
     };
     let each = long.saturating_sub(short) as f64 / SHARE_WORDS as f64;
     if !TOKENS_PER_WORD.contains(&each) {
@@ -270,7 +271,7 @@ const NO_RESPONSE: &str = "no whole answer";
 fn probe_result(done: &CompletedRequest) -> Result<Option<u64>, String> {
     let record = &done.record;
     if record.outcome == Outcome::Success {
-        return Ok(record.usage.input.filter(|_| done.wanted.input_tokens.is_some()));
+        return Ok(record.usage.input.filter(|_| done.planned_values.input_tokens.is_some()));
     }
     let status = || record.status.map(|status| format!("answered {status}"));
     let reason = done.failure_reason.map(|reason| reason.name().to_owned());

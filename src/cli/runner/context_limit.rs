@@ -50,12 +50,12 @@ mod tests {
         [100, 4_096, 4_097, 5_200, 4_097].into_iter().for_each(|tokens| demand.add(tokens));
         let server = |page: Value| ServerInfo::from([("/v1/models", page.as_object().cloned().unwrap())]);
         let limited = server(json!({"id": "m", "max_model_len": 4_096}));
-        let said = demand.warning(&[server(json!({"n_ctx": 8_192})), limited]).unwrap();
+        let warning = demand.warning(&[server(json!({"n_ctx": 8_192})), limited]).unwrap();
         assert!(
-            said.starts_with("warning: 3 of 5 requests ask for more than the server's context of 4096 tokens"),
-            "{said}"
+            warning.starts_with("warning: 3 of 5 requests ask for more than the server's context of 4096 tokens"),
+            "{warning}"
         );
-        assert!(said.contains("the longest for 5200"), "{said}");
+        assert!(warning.contains("the longest for 5200"), "{warning}");
         assert_eq!(demand.warning(&[server(json!({"max_model_len": 5_200}))]), None);
         assert_eq!(demand.warning(&[server(json!({"id": "m"}))]), None, "an unknown context limits nothing");
     }

@@ -14,7 +14,7 @@ impl SetupError {
     pub(in crate::cli) fn message_and_exit_code(&self) -> (String, u8) {
         match self {
             Self::Usage(error) => (format!("error: {error:#}"), EXIT_USAGE),
-            Self::Unreachable(said) | Self::Machine(said) => (format!("error: {said}"), EXIT_INVALID_RUN),
+            Self::Unreachable(message) | Self::Machine(message) => (format!("error: {message}"), EXIT_INVALID_RUN),
         }
     }
 }

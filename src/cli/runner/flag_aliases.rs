@@ -237,13 +237,13 @@ mod tests {
 
     #[test]
     fn only_flags_of_other_tools_are_answered() {
-        let said = |args: &[&str]| {
+        let suggestion = |args: &[&str]| {
             let error = command().try_get_matches_from([&["streamgauge"], args].concat()).unwrap_err();
             suggest(&error)
         };
         let typed = ["load", "--target", "http://h", "--request-rate", "5"];
         assert_eq!(
-            said(&typed).as_deref(),
+            suggestion(&typed).as_deref(),
             Some("error: --request-rate of vllm bench is --rate, and with inf --concurrency N --requests N here")
         );
         for (typed, ours) in [
@@ -255,12 +255,12 @@ mod tests {
             (["-m", "llama"], "-m of AIPerf is --model here"),
         ] {
             let args = [&["load", "--target", "http://h"], &typed[..]].concat();
-            assert_eq!(said(&args), Some(format!("error: {ours}")), "{typed:?}");
+            assert_eq!(suggestion(&args), Some(format!("error: {ours}")), "{typed:?}");
         }
         let joined = ["load", "--target", "http://h", "--num-prompts=5"];
-        assert_eq!(said(&joined).as_deref(), Some("error: --num-prompts of vllm bench is --requests here"));
-        assert_eq!(said(&["load", "--request-ratio", "5"]), None);
-        let of_load = said(&["replay", "t", "--target", "http://h", "--isl", "5"]);
+        assert_eq!(suggestion(&joined).as_deref(), Some("error: --num-prompts of vllm bench is --requests here"));
+        assert_eq!(suggestion(&["load", "--request-ratio", "5"]), None);
+        let of_load = suggestion(&["replay", "t", "--target", "http://h", "--isl", "5"]);
         assert_eq!(
             of_load.as_deref(),
             Some("error: --isl is no flag here, but one of `streamgauge load` and `streamgauge sweep`")

@@ -482,9 +482,9 @@ mod tests {
         let matches = RunnerArgs::augment_args(clap::Command::new("x")).get_matches_from(typed);
         let sending = RunnerArgs::from_arg_matches(&matches).unwrap();
         let pages = sending.pages(&sending.targets().unwrap()).unwrap();
-        let told: Vec<_> = pages.iter().map(|page| (page.url(), page.fields.len())).collect();
+        let page_fields: Vec<_> = pages.iter().map(|page| (page.url(), page.fields.len())).collect();
         let expected = [("http://h:1/metrics", 1), ("http://h:2/metrics", 0), ("https://h:1/metrics", 0)];
-        assert_eq!(told, expected.map(|(url, fields)| (url.to_owned(), fields)));
+        assert_eq!(page_fields, expected.map(|(url, fields)| (url.to_owned(), fields)));
     }
 
     #[test]

@@ -23,16 +23,16 @@ const SECRET_FLAG: &str = "--header";
 /// All metadata. `engines` follows the order of the targets.
 pub(super) fn run_metadata(
     args: &RunnerArgs,
-    wanted: &WorkloadSpec,
+    spec: &WorkloadSpec,
     (targets, engines): (&[TargetUrl], &[ServerInfo]),
     (added, words): (u64, PromptCalibration),
     window: Window,
     audit: Option<SelfTestFindings>,
 ) -> Value {
     let names = args.headers.iter().filter_map(|line| Some(line.split_once(':')?.0.trim().to_ascii_lowercase()));
-    let told = targets.iter().zip(engines).filter(|(_, told)| !told.is_empty());
-    let engines: BTreeMap<String, &ServerInfo> = told.map(|(target, told)| (target.to_string(), told)).collect();
-    let shard = Some(wanted.plan.shard).filter(|shard| shard.count > 1);
+    let reported = targets.iter().zip(engines).filter(|(_, info)| !info.is_empty());
+    let engines: BTreeMap<String, &ServerInfo> = reported.map(|(target, info)| (target.to_string(), info)).collect();
+    let shard = Some(spec.plan.shard).filter(|shard| shard.count > 1);
     json!({
         "streamgauge_run": VERSION,
         "version": env!("CARGO_PKG_VERSION"),
@@ -40,23 +40,23 @@ pub(super) fn run_metadata(
         "machine": machine(),
         "meta": args.meta.iter().cloned().collect::<BTreeMap<_, _>>(),
         "engines": engines,
-        "trace": wanted.trace,
-        "load": wanted.load,
+        "trace": spec.trace,
+        "load": spec.load,
         "shard": shard.map(|shard| ShardOfRun { index: shard.index + 1, count: shard.count }),
-        "trace_digest": wanted.digest,
+        "trace_digest": spec.digest,
         "trace_window": window,
         "targets": targets.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "header_names": names.collect::<Vec<_>>(),
         "body": args.body.recorded(),
         "seed": args.seed,
-        "stretch": wanted.plan.stretch,
-        "slots": wanted.slots,
-        "warm_prefixes": !wanted.warmup_rows.is_empty(),
+        "stretch": spec.plan.stretch,
+        "slots": spec.slots,
+        "warm_prefixes": !spec.warmup_rows.is_empty(),
         "prompt_overhead": added,
         "prompt_words": words,
         "audit": audit,
-        "arrivals": wanted.offered_rates,
-        CLOSED_LOOP_KEY: wanted.arrivals == LoopMode::Closed,
+        "arrivals": spec.offered_rates,
+        CLOSED_LOOP_KEY: spec.arrivals == LoopMode::Closed,
         "slos": args.slos.iter().map(ToString::to_string).collect::<Vec<_>>(),
     })
 }
@@ -106,8 +106,8 @@ mod tests {
     fn a_command_is_told_without_the_lines_of_its_headers() {
         let typed =
             "load --header|authorization: Bearer very-secret|--header=x-key: very-secret|--rate|5|--header|very-secret";
-        let told = command(typed.replacen(' ', "|", 1).split('|').map(str::to_owned));
+        let shown = command(typed.replacen(' ', "|", 1).split('|').map(str::to_owned));
         let expected = "streamgauge|load|--header|authorization: …|--header=x-key: …|--rate|5|--header|…";
-        assert_eq!(told.join("|"), expected);
+        assert_eq!(shown.join("|"), expected);
     }
 }

@@ -59,15 +59,15 @@ const POLL_INTERVAL: Gap = Gap::from_millis(50);
 /// Runs the workload that a verb builds from its own flags.
 pub(super) fn send(
     sending: &RunnerArgs,
-    wanted: impl FnOnce() -> anyhow::Result<WorkloadSpec>,
+    workload_spec: impl FnOnce() -> anyhow::Result<WorkloadSpec>,
 ) -> anyhow::Result<ExitCode> {
     crate::cli::descriptors::raise_fd_limit();
-    let prepared = wanted().map_err(SetupError::Usage).and_then(|wanted| prepare(sending, wanted));
+    let prepared = workload_spec().map_err(SetupError::Usage).and_then(|spec| prepare(sending, spec));
     let prepared = match prepared {
         Ok(prepared) => prepared,
         Err(refused) => {
-            let (said, code) = refused.message_and_exit_code();
-            eprint_line(&said);
+            let (message, code) = refused.message_and_exit_code();
+            eprint_line(&message);
             return Ok(ExitCode::from(code));
         }
     };

@@ -66,17 +66,17 @@ pub(in crate::cli) struct PreparedRun {
     pub(super) notes: Vec<String>,
 }
 
-pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result<PreparedRun, SetupError> {
-    let usage = |said: String| SetupError::Usage(anyhow::Error::msg(said));
+pub(in crate::cli) fn prepare(args: &RunnerArgs, spec: WorkloadSpec) -> Result<PreparedRun, SetupError> {
+    let usage = |message: String| SetupError::Usage(anyhow::Error::msg(message));
     let targets = args.targets().map_err(usage)?;
     if args.slos.is_empty() && args.fail_if.iter().flatten().any(Condition::needs_slos) {
         return Err(usage("--fail-if has no goodput to judge: state what is good with --slo".to_owned()));
     }
-    let content = |words| PromptGenerator::new(words, wanted.header.blocks.clone(), wanted.tokens_per_byte, args.seed);
+    let content = |words| PromptGenerator::new(words, spec.header.blocks.clone(), spec.tokens_per_byte, args.seed);
     let encoder = |content| encoder(args, &targets, content);
     let own_words = args.tokenizer.as_deref().map(from_tokenizer_file).transpose()?;
     let first = encoder(content(Vocabulary::default()))?;
-    let WorkloadEstimate { total: whole, measured, load, models, context } = estimate_workload(args, &wanted, &first)?;
+    let WorkloadEstimate { total: whole, measured, load, models, context } = estimate_workload(args, &spec, &first)?;
     let pages = args.pages(&targets).map_err(usage)?;
     let admin_port = args.admin_port().map_err(usage)?;
     let tls = match targets.iter().chain(pages.iter().map(|page| &page.target)).any(|target| target.tls) {
@@ -100,8 +100,8 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result
         reached.map_err(|error| {
             let error = tls::describe_error(&error, "--target-ca");
             let alone = error.contains("NoApplicationProtocol");
-            let told = if alone { "; it speaks HTTP/2 alone, which is not supported" } else { "" };
-            SetupError::Unreachable(format!("cannot reach {target}: {error}{told}"))
+            let hint = if alone { "; it speaks HTTP/2 alone, which is not supported" } else { "" };
+            SetupError::Unreachable(format!("cannot reach {target}: {error}{hint}"))
         })?;
     }
     let slos = Arc::new(Slos::new(args.slos.clone()).map_err(usage)?);
@@ -111,15 +111,15 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result
         targets: targets.clone(),
         tls: tls.clone(),
         encoder,
-        loop_mode: wanted.arrivals,
-        slots: wanted.slots.map(|slots| Arc::new(Semaphore::new(slots as usize))),
-        sessions: wanted.sessions,
+        loop_mode: spec.arrivals,
+        slots: spec.slots.map(|slots| Arc::new(Semaphore::new(slots as usize))),
+        sessions: spec.sessions,
         // A closed loop ends by a command instead.
-        session_time_limit: wanted.plan.duration.filter(|_| wanted.arrivals == LoopMode::Open),
+        session_time_limit: spec.plan.duration.filter(|_| spec.arrivals == LoopMode::Open),
         connections: args.connections.into(),
         connect_timeout: args.connect_timeout,
         timeout: args.timeout,
-        think_time_scale: wanted.pause_stretch,
+        think_time_scale: spec.pause_stretch,
         slos: Arc::clone(&slos),
         stall: DEFAULT_STALL,
         workers,
@@ -160,45 +160,45 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result
             calibrate(&models, words, content, |content| Ok(config(encoder(content)?.for_probes(), None)))?
         }
     };
-    let CalibrationResult { content, prompt_overhead: added, words, notes: said } = calibrated;
-    notes.extend(said);
-    if !wanted.warmup_rows.is_empty() {
+    let CalibrationResult { content, prompt_overhead: added, words, notes: calibration_notes } = calibrated;
+    notes.extend(calibration_notes);
+    if !spec.warmup_rows.is_empty() {
         let config = || Ok(config(encoder(content.clone())?.for_probes(), None));
-        notes.push(warm_prefixes(&wanted.warmup_rows, targets.len(), config)?);
+        notes.push(warm_prefixes(&spec.warmup_rows, targets.len(), config)?);
     }
-    let content = content.with_texts(wanted.texts.clone());
+    let content = content.with_texts(spec.texts.clone());
     // Last, because everything before it takes a different time on each machine.
     let begin = match (args.start_at, prefix) {
         (Some(StartAt::AllShards), Some(prefix)) => Some(prefix.meet().map_err(SetupError::Usage)?),
         _ => begin,
     };
     let config = config(encoder(content)?, begin);
-    let window = window(&wanted, measured.window());
+    let window = window(&spec, measured.window());
     let engines = match engines.map(thread::JoinHandle::join) {
-        Some(Ok(told)) => told?,
+        Some(Ok(infos)) => infos?,
         // A panicked thread counts as no response.
         Some(Err(_)) | None => Vec::new(),
     };
     notes.extend(context.warning(&engines));
-    let about = run_metadata(args, &wanted, (&targets, &engines), (added, words), window, audit);
+    let about = run_metadata(args, &spec, (&targets, &engines), (added, words), window, audit);
     let settings = AccumulatorSettings {
         slos: Slos::clone(&slos),
         conditions: args.fail_if.concat(),
         ..AccumulatorSettings::default()
     };
-    let figures = RunFigures::with_settings(settings, measured, wanted.header.blocks.clone());
-    notes.extend(wanted.notes);
-    let live_name = wanted.trace.unwrap_or_else(|| "a synthetic load".to_owned());
+    let figures = RunFigures::with_settings(settings, measured, spec.header.blocks.clone());
+    notes.extend(spec.notes);
+    let live_name = spec.trace.unwrap_or_else(|| "a synthetic load".to_owned());
     let output = match &args.out {
         Some(folder) => {
             // Responses are measured whatever the requests come from.
-            let made = RunOutput::new(folder, TraceHeader { simulated: false, ..wanted.header });
+            let made = RunOutput::new(folder, TraceHeader { simulated: false, ..spec.header });
             Some(made.map_err(|error| usage(format!("cannot write to {}: {error}", folder.display())))?)
         }
         None => None,
     };
     let live = live::LiveRunInfo { name: live_name, targets, total: whole, slos };
-    let (plan, open) = (wanted.plan, wanted.open_rows);
+    let (plan, open) = (spec.plan, spec.open_rows);
     Ok(PreparedRun {
         config,
         plan,
@@ -211,7 +211,7 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, wanted: WorkloadSpec) -> Result
         live,
         metadata: about,
         figures,
-        production: wanted.production,
+        production: spec.production,
         notes,
     })
 }
@@ -221,11 +221,11 @@ fn row_error(error: RowError) -> SetupError {
 }
 
 /// The measured part of the trace, in trace time.
-fn window(wanted: &WorkloadSpec, measured: Window) -> Window {
-    let plan = &wanted.plan;
+fn window(spec: &WorkloadSpec, measured: Window) -> Window {
+    let plan = &spec.plan;
     let in_trace = |run: u64| plan.from.as_nanos().saturating_add((run as f64 / plan.stretch).round() as u64);
     // In a closed loop the trace's times do not apply.
-    if plan.repeat || wanted.arrivals == LoopMode::Closed {
+    if plan.repeat || spec.arrivals == LoopMode::Closed {
         return Window { from: plan.from.as_nanos(), to: plan.to.map(Gap::as_nanos) };
     }
     let sent = [plan.duration.map(Gap::as_nanos), measured.to].into_iter().flatten().min();
@@ -234,7 +234,7 @@ fn window(wanted: &WorkloadSpec, measured: Window) -> Window {
 }
 
 fn encoder(args: &RunnerArgs, targets: &[TargetUrl], content: PromptGenerator) -> Result<RequestEncoder, SetupError> {
-    let usage = |said: String| SetupError::Usage(anyhow::Error::msg(said));
+    let usage = |message: String| SetupError::Usage(anyhow::Error::msg(message));
     let (fields, exact) = (args.fields().map_err(usage)?, args.exact_output.into());
     let dialect = args.dialect.as_deref();
     let encoder = RequestEncoder::new(content, targets.to_vec(), dialect, fields, exact, args.cancel(), args.seed);
@@ -271,21 +271,21 @@ struct WorkloadEstimate {
 /// Reads the schedule once.
 fn estimate_workload(
     args: &RunnerArgs,
-    wanted: &WorkloadSpec,
+    spec: &WorkloadSpec,
     encoder: &RequestEncoder,
 ) -> Result<WorkloadEstimate, SetupError> {
-    let mut whole = PlannedTotal { requests: None, length: wanted.plan.duration };
+    let mut whole = PlannedTotal { requests: None, length: spec.plan.duration };
     let (mut requests, mut tokens, mut last) = (0, 0, Gap::ZERO);
     let mut models: Vec<ScheduledRequest> = Vec::new();
     let (mut sessions, mut context) = (false, ContextDemand::default());
-    let most = match (wanted.arrivals, wanted.plan.duration) {
+    let most = match (spec.arrivals, spec.plan.duration) {
         (_, None) => u64::MAX,
         (LoopMode::Open, Some(_)) => MAX_COUNTED_REQUESTS,
         (LoopMode::Closed, Some(_)) => MAX_SAMPLED_REQUESTS,
     };
-    for send in schedule_rows(wanted, wanted.plan.shard)? {
+    for send in schedule_rows(spec, spec.plan.shard)? {
         let send = send.map_err(row_error)?;
-        encoder.template(&send).map_err(|said| SetupError::Usage(anyhow::Error::msg(said)))?;
+        encoder.template(&send).map_err(|message| SetupError::Usage(anyhow::Error::msg(message)))?;
         if encoder.target(&send).is_none() {
             return Err(SetupError::Usage(anyhow::Error::msg(no_target(send.entry.model.as_deref()))));
         }
@@ -303,22 +303,22 @@ fn estimate_workload(
         }
     }
     // The server's pace decides how many turns of live sessions fit before the end.
-    let open = sessions && wanted.sessions == SessionMode::Live && wanted.arrivals == LoopMode::Open;
+    let open = sessions && spec.sessions == SessionMode::Live && spec.arrivals == LoopMode::Open;
     whole.requests = Some(requests).filter(|requests| *requests < most && !(open && whole.length.is_some()));
-    whole.length = whole.length.or(Some(last).filter(|_| wanted.arrivals == LoopMode::Open));
-    let from = match (args.warmup, wanted.arrivals) {
+    whole.length = whole.length.or(Some(last).filter(|_| spec.arrivals == LoopMode::Open));
+    let from = match (args.warmup, spec.arrivals) {
         (Some(WarmupArg::Duration(gap)), _) => Some(gap),
         // Counted over all shards, so that together they exclude the same requests as one machine would.
         (Some(WarmupArg::Requests(number)), LoopMode::Open) => {
-            let first = schedule_rows(wanted, Shard::default())?.nth(usize::try_from(number).unwrap_or(usize::MAX));
+            let first = schedule_rows(spec, Shard::default())?.nth(usize::try_from(number).unwrap_or(usize::MAX));
             first.transpose().map_err(row_error)?.map(|send| send.at)
         }
         (Some(WarmupArg::Requests(_)), LoopMode::Closed) | (None, _) => None,
     };
-    let measured = measured_window(args, wanted, (from.map(Gap::as_nanos), last), whole)?;
-    let load = match wanted.arrivals {
-        LoopMode::Open => OfferedLoad::open(requests, last, tokens, wanted.slots),
-        LoopMode::Closed => OfferedLoad::closed(wanted.slots, requests, tokens),
+    let measured = measured_window(args, spec, (from.map(Gap::as_nanos), last), whole)?;
+    let load = match spec.arrivals {
+        LoopMode::Open => OfferedLoad::open(requests, last, tokens, spec.slots),
+        LoopMode::Closed => OfferedLoad::closed(spec.slots, requests, tokens),
     };
     Ok(WorkloadEstimate { total: whole, measured, load, models, context })
 }
@@ -326,11 +326,11 @@ fn estimate_workload(
 /// The measurement window, from the first measured send time and the last send time.
 fn measured_window(
     args: &RunnerArgs,
-    wanted: &WorkloadSpec,
+    spec: &WorkloadSpec,
     (from, last): (Option<u64>, Gap),
     whole: PlannedTotal,
 ) -> Result<MeasurementWindow, SetupError> {
-    let usage = |said: String| Err(SetupError::Usage(anyhow::Error::msg(said)));
+    let usage = |message: String| Err(SetupError::Usage(anyhow::Error::msg(message)));
     let to = match (args.cooldown, whole.length) {
         (Some(cooldown), Some(length)) => Some(length.as_nanos().saturating_sub(cooldown.as_nanos())),
         (Some(_), None) => {
@@ -340,7 +340,7 @@ fn measured_window(
         }
         (None, _) => None,
     };
-    let open = wanted.arrivals == LoopMode::Open;
+    let open = spec.arrivals == LoopMode::Open;
     let last = if open { Some(last) } else { whole.length };
     if let Some(WarmupArg::Requests(number)) = args.warmup {
         let few = if open { from.is_none() } else { whole.requests.is_some_and(|requests| number >= requests) };
@@ -349,7 +349,7 @@ fn measured_window(
         }
     }
     // A shard may have no measured requests of its own.
-    if wanted.plan.shard.count == 1 {
+    if spec.plan.shard.count == 1 {
         // The last request of a schedule is still sent; at the end of a closed loop none is.
         let end = to.or(last.map(|last| last.as_nanos() + u64::from(open))).unwrap_or(u64::MAX);
         if from.unwrap_or(0) >= end {
@@ -364,9 +364,9 @@ fn measured_window(
 }
 
 fn schedule_rows(
-    wanted: &WorkloadSpec,
+    spec: &WorkloadSpec,
     shard: Shard,
 ) -> Result<impl Iterator<Item = Result<ScheduledRequest, RowError>> + use<>, SetupError> {
-    let open = Arc::clone(&wanted.open_rows);
-    Schedule::new(ReplayPlan { shard, ..wanted.plan.clone() }, move || open()).map_err(row_error)
+    let open = Arc::clone(&spec.open_rows);
+    Schedule::new(ReplayPlan { shard, ..spec.plan.clone() }, move || open()).map_err(row_error)
 }

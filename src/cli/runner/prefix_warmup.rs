@@ -42,8 +42,8 @@ pub(super) fn warm_prefixes(
     ReplayRun::start(config, move || Ok(sends.into_iter().map(Ok)), None, on_completion)?.finish();
     let done = successes.load(Relaxed);
     if done < all {
-        let said = format!("--warm-prefixes: {} of {all} prefixes got no answer from the target", all - done);
-        return Err(SetupError::Machine(said));
+        let message = format!("--warm-prefixes: {} of {all} prefixes got no answer from the target", all - done);
+        return Err(SetupError::Machine(message));
     }
     Ok(format!("{all} prefixes were sent before the run, so that the server's cache has them"))
 }

@@ -27,7 +27,7 @@ pub(super) struct VocabularyChoice {
 
 /// Reads a `tokenizer.json`.
 pub(in crate::cli) fn read_tokenizer(file: &Path) -> anyhow::Result<Tokenizer> {
-    let refused = |said: String| anyhow::anyhow!("cannot use {} as a tokenizer: {said}", file.display());
+    let refused = |message: String| anyhow::anyhow!("cannot use {} as a tokenizer: {message}", file.display());
     let mut tokenizer = Tokenizer::from_file(file).map_err(|error| refused(error.to_string()))?;
     tokenizer.with_padding(None).with_truncation(None).map_err(|error| refused(error.to_string()))?;
     Ok(tokenizer)
@@ -35,7 +35,7 @@ pub(in crate::cli) fn read_tokenizer(file: &Path) -> anyhow::Result<Tokenizer> {
 
 /// The words of one token each in a `tokenizer.json`.
 pub(super) fn from_tokenizer_file(file: &Path) -> Result<VocabularyChoice, SetupError> {
-    let refused = |said: String| anyhow::anyhow!("cannot use {} as a tokenizer: {said}", file.display());
+    let refused = |message: String| anyhow::anyhow!("cannot use {} as a tokenizer: {message}", file.display());
     let tokenizer = read_tokenizer(file)?;
     let ids = |text: &str| {
         let tokens = tokenizer.encode_fast(text, false);
@@ -54,7 +54,7 @@ pub(super) fn from_servers(
     tls: Option<Arc<ClientConfig>>,
 ) -> Result<VocabularyChoice, SetupError> {
     let (fields, key) = args.fields().and_then(|fields| Ok((fields, args.key()?))).map_err(anyhow::Error::msg)?;
-    let asked = |first: &ScheduledRequest| {
+    let endpoint = |first: &ScheduledRequest| {
         let form = encoder.template(first).ok()?;
         let own = form.fields(key.as_deref()).map(|(name, value)| (name.to_owned(), value));
         let target = targets.get(encoder.target(first)?)?.clone();
@@ -64,10 +64,10 @@ pub(super) fn from_servers(
             fields: own.chain(fields.iter().cloned()).collect(),
         })
     };
-    let asked: Vec<TokenizeEndpoint> = models.iter().filter_map(asked).collect();
-    let all = asked.len();
+    let endpoints: Vec<TokenizeEndpoint> = models.iter().filter_map(endpoint).collect();
+    let all = endpoints.len();
     let answers: Vec<_> =
-        tokenize::fetch_single_token_words(asked, tls, args.connect_timeout)?.into_iter().flatten().collect();
+        tokenize::fetch_single_token_words(endpoints, tls, args.connect_timeout)?.into_iter().flatten().collect();
     let who = match (answers.len(), all) {
         (0, _) => return Ok(VocabularyChoice::default()),
         (1, 1) => "the server's /tokenize".to_owned(),
@@ -78,8 +78,8 @@ pub(super) fn from_servers(
     Ok(match shared {
         Ok(words) => {
             let words = words.unwrap_or_default();
-            let said = format!("{who}: {} of {} words are one token each", words.word_count(), Vocabulary::COUNT);
-            VocabularyChoice { words, source: Some("tokenize"), note: Some(said) }
+            let note = format!("{who}: {} of {} words are one token each", words.word_count(), Vocabulary::COUNT);
+            VocabularyChoice { words, source: Some("tokenize"), note: Some(note) }
         }
         Err(why) => VocabularyChoice { note: Some(format!("note: {who}: {why}")), ..VocabularyChoice::default() },
     })

@@ -132,16 +132,16 @@ impl LevelCommand {
             line.extend(values.is_empty().then(|| format!("--{flag}")));
         }
         line.extend(trace.into_iter().flat_map(|trace| ["--".to_owned(), trace.to_owned()]));
-        let told = |error: clap::Error| {
+        let message_of = |error: clap::Error| {
             let text = error.to_string();
-            let told = text.split("\n\nUsage").next().unwrap_or(&text);
-            told.trim_start_matches("error: ").split("\n\nFor more").next().unwrap_or(told).trim().to_owned()
+            let message = text.split("\n\nUsage").next().unwrap_or(&text);
+            message.trim_start_matches("error: ").split("\n\nFor more").next().unwrap_or(message).trim().to_owned()
         };
         let (command, is_load) = if trace.is_some() { (replay_command(), false) } else { (load_command(), true) };
-        let matches = command.try_get_matches_from(line).map_err(told)?;
+        let matches = command.try_get_matches_from(line).map_err(message_of)?;
         Ok(match is_load {
-            true => Self::Load(Box::new(load::Args::from_arg_matches(&matches).map_err(told)?)),
-            false => Self::Replay(Box::new(replay::Args::from_arg_matches(&matches).map_err(told)?)),
+            true => Self::Load(Box::new(load::Args::from_arg_matches(&matches).map_err(message_of)?)),
+            false => Self::Replay(Box::new(replay::Args::from_arg_matches(&matches).map_err(message_of)?)),
         })
     }
 

@@ -29,7 +29,7 @@ const ONE_VALUE_HINT: &str = "takes one value; write a row for each";
 /// The first thing that is wrong, with its place and the remedy.
 pub(super) fn read(path: &Path, with_trace: bool) -> Result<Vec<SweepLevel>, String> {
     let text = fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-    rows(&text, with_trace).map_err(|(line, said)| format!("{}:{line}: {said}", path.display()))
+    rows(&text, with_trace).map_err(|(line, message)| format!("{}:{line}: {message}", path.display()))
 }
 
 fn rows(text: &str, with_trace: bool) -> Result<Vec<SweepLevel>, (u64, String)> {
@@ -62,7 +62,7 @@ fn level(entries: Vec<MatrixEntry>, known: &[(String, bool)]) -> Result<SweepLev
     let mut level = SweepLevel::default();
     let first = entries.first().map_or(1, |entry| entry.line);
     for MatrixEntry { key, line, text } in entries {
-        let wrong = |said: String| (line, said);
+        let wrong = |message: String| (line, message);
         let flag = flag_name(&key);
         match &*flag {
             "name" => level.name = name(text).map_err(wrong)?,
@@ -98,8 +98,8 @@ fn level(entries: Vec<MatrixEntry>, known: &[(String, bool)]) -> Result<SweepLev
         return Err((first, format!("`{}` needs either a `rate` or a `concurrency`", level.name)));
     }
     if level.cache == CacheState::Warm && !level.flags.contains_key("shared-prefix") {
-        let said = format!("`{}` has nothing to warm: `cache: warm` is for a `shared-prefix`", level.name);
-        return Err((first, said));
+        let message = format!("`{}` has nothing to warm: `cache: warm` is for a `shared-prefix`", level.name);
+        return Err((first, message));
     }
     Ok(level)
 }
@@ -190,8 +190,8 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named_with_its_line_and_the_remedy() {
         let error = |text: &str| rows(text, false).unwrap_err();
-        let (line, said) = error("- name: a\n  rate: 1\n  oslo: 5\n");
-        assert_eq!((line, &*said), (3, "unknown key `oslo`; did you mean `osl`?"));
+        let (line, message) = error("- name: a\n  rate: 1\n  oslo: 5\n");
+        assert_eq!((line, &*message), (3, "unknown key `oslo`; did you mean `osl`?"));
         assert!(
             error("- {name: a, rate: 1, colour: red}")
                 .1

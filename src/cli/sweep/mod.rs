@@ -151,14 +151,14 @@ impl Args {
 /// Runs the remaining levels, and prints the result of all.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     crate::cli::descriptors::raise_fd_limit();
-    let usage = |said: String| Ok(usage_error(&said));
+    let usage = |message: String| Ok(usage_error(&message));
     let goals = match sweep_goals(&args.fail_if) {
         Ok(goals) => goals,
         Err(error) => return Ok(usage_error(&error)),
     };
     let outline = match SweepPlan::of(args) {
         Ok(outline) => outline,
-        Err(said) => return usage(said),
+        Err(message) => return usage(message),
     };
     // Every line is read before anything is sent.
     let lines = outline
@@ -167,13 +167,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .chain(outline.goals.iter().map(|(_, search)| outline.search_run(search.start, 1, true)));
     for wish in lines {
         let run = outline.run_entry(&wish);
-        if let Err(said) = outline.parse_level(&outline.level_flags(&run, &args.out), &wish.level) {
-            return usage(said);
+        if let Err(message) = outline.parse_level(&outline.level_flags(&run, &args.out), &wish.level) {
+            return usage(message);
         }
     }
     let file = match outline.load_or_create(&args.out) {
         Ok(file) => SweepFile { goals: goals.map(|goals| goals.to_string()), goodput: None, ..file },
-        Err(said) => return usage(said),
+        Err(message) => return usage(message),
     };
     fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
     file.write(&args.out).with_context(|| format!("cannot write to {}", args.out.display()))?;

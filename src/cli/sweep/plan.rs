@@ -258,9 +258,9 @@ impl SweepPlan {
             });
         };
         let plans = [&file.plan, &self.plan].map(|plan| serde_json::to_value(plan).unwrap_or_default());
-        if let Some(said) = first_difference("plan", &plans[0], &plans[1]) {
+        if let Some(difference) = first_difference("plan", &plans[0], &plans[1]) {
             return Err(format!(
-                "{shown} is of a sweep with another plan: {said}. Name another --out, or type what it was"
+                "{shown} is of a sweep with another plan: {difference}. Name another --out, or type what it was"
             ));
         }
         file.runs.retain(|run| folder.join(&run.folder).join(RUN_FILE).is_file());
@@ -316,13 +316,13 @@ mod tests {
     #[test]
     fn a_difference_is_named_with_its_place() {
         let was = json!({"flags": {"isl": ["128"]}, "levels": [{"rate": 1.0}]});
-        let said = |is: Value| first_difference("plan", &was, &is);
-        assert_eq!(said(was.clone()), None);
-        let changed = said(json!({"flags": {"isl": ["256"]}, "levels": [{"rate": 1.0}]}));
+        let difference = |is: Value| first_difference("plan", &was, &is);
+        assert_eq!(difference(was.clone()), None);
+        let changed = difference(json!({"flags": {"isl": ["256"]}, "levels": [{"rate": 1.0}]}));
         assert_eq!(changed.as_deref(), Some("plan.flags.isl[0] was \"128\" and is \"256\""));
-        let more = said(json!({"flags": {"isl": ["128"]}, "levels": [{"rate": 1.0}, {"rate": 2.0}]}));
+        let more = difference(json!({"flags": {"isl": ["128"]}, "levels": [{"rate": 1.0}, {"rate": 2.0}]}));
         assert_eq!(more.as_deref(), Some("plan.levels[1] was null and is {\"rate\":2.0}"));
-        let less = said(json!({"levels": [{"rate": 1.0}]}));
+        let less = difference(json!({"levels": [{"rate": 1.0}]}));
         assert_eq!(less.as_deref(), Some("plan.flags was {\"isl\":[\"128\"]} and is null"));
     }
 }

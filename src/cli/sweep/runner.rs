@@ -202,8 +202,8 @@ impl SweepRunner<'_> {
         let prepared = match prepared {
             Ok(prepared) => prepared,
             Err(refused) => {
-                let (said, code) = refused.message_and_exit_code();
-                eprint_line(&said);
+                let (message, code) = refused.message_and_exit_code();
+                eprint_line(&message);
                 return Ok(Some(SweepStop::Failed(code)));
             }
         };

@@ -243,7 +243,8 @@ mod tests {
     #[test]
     fn the_worst_comes_first_and_every_mark_has_its_reason() {
         let rows = rows();
-        let told: Vec<_> = rows.iter().map(|row| (row.instance.as_str(), row.model.as_deref(), row.status)).collect();
+        let statuses: Vec<_> =
+            rows.iter().map(|row| (row.instance.as_str(), row.model.as_deref(), row.status)).collect();
         use TopStatus::{Bad, Ok, Warning};
         let expected = [
             ("dead", None, Bad),
@@ -255,7 +256,7 @@ mod tests {
             ("two", Some("a"), Ok),
             ("two", Some("b"), Ok),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(statuses, expected);
         assert_eq!(rows[3].reason.as_deref(), Some("chat is below 99 %"));
         assert!(rows.iter().all(|row| row.reason.is_some() == (row.status != Ok)));
         let second = r#"{"length_ms":1000,"figures":{"open":[3,1,2]}}"#;

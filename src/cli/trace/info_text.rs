@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_span_is_told_as_closely_as_the_rate_beside_it() {
-        let told = [0.0625, 1.5, 9.5, 10.4, 3_537.0, 7_200.0].map(span);
-        assert_eq!(told, ["62.5ms", "1.50s", "9.50s", "10s", "3537s", "2.0h"]);
+        let spans = [0.0625, 1.5, 9.5, 10.4, 3_537.0, 7_200.0].map(span);
+        assert_eq!(spans, ["62.5ms", "1.50s", "9.50s", "10s", "3537s", "2.0h"]);
     }
 }

@@ -77,12 +77,12 @@ pub(super) fn print_conversion(converted: &ConversionSummary, format: &TraceForm
 /// By how much copies that span so many nanoseconds together stay behind the rate that was asked for, where that is more
 /// than a twentieth.
 pub(super) fn print_scale_shortfall(scale: RateScale, span: u64) {
-    let (asked, reached) = (scale.factor, scale.effective_factor(span));
-    if span > 0 && reached < 0.95 * asked {
+    let (factor, reached) = (scale.factor, scale.effective_factor(span));
+    if span > 0 && reached < 0.95 * factor {
         let (later, span) = (Gap::from_nanos(scale.last_copy_offset()), Gap::from_nanos(span));
         eprint_line(&format!(
             "note: the last copy begins {later} after the first, and together they span {span}: over all of that the \
-             rate is {reached:.2}x and not {asked}x; a shorter --offset comes nearer"
+             rate is {reached:.2}x and not {factor}x; a shorter --offset comes nearer"
         ));
     }
 }

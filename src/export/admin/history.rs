@@ -124,44 +124,44 @@ pub(super) struct HistoryQuery {
 impl HistoryQuery {
     /// Parses a URL's query and ignores invalid parts.
     pub(super) fn parse(query: &str) -> Self {
-        let mut asked = Self::default();
+        let mut parsed = Self::default();
         for (key, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
             match key {
-                "model" => asked.model = percent_decode(value),
-                "seconds" => asked.seconds = value.parse().ok(),
-                "by_model" => asked.by_model = value == "true",
-                "until" => asked.until = value.parse().ok(),
-                "after" => asked.after = Cursor::parse(value),
+                "model" => parsed.model = percent_decode(value),
+                "seconds" => parsed.seconds = value.parse().ok(),
+                "by_model" => parsed.by_model = value == "true",
+                "until" => parsed.until = value.parse().ok(),
+                "after" => parsed.after = Cursor::parse(value),
                 _ => {}
             }
         }
-        asked
+        parsed
     }
 }
 
 impl HistoryLog {
     /// Stores the second from `before` to `now`, which ends at `unix_ms`.
     pub(super) fn push(&self, now: &LiveSnapshot, before: &LiveSnapshot, unix_ms: u64, upstream: UpstreamHealth) {
-        let mut kept = self.lock();
-        kept.set_upstream(upstream, unix_ms);
-        kept.add(now, before, unix_ms);
+        let mut store = self.lock();
+        store.set_upstream(upstream, unix_ms);
+        store.add(now, before, unix_ms);
     }
 
     /// Renders one reply as JSON.
-    pub(super) fn render(&self, asked: &HistoryQuery, telemetry: &ControlState, upstream: Option<&str>) -> Vec<u8> {
+    pub(super) fn render(&self, query: &HistoryQuery, telemetry: &ControlState, upstream: Option<&str>) -> Vec<u8> {
         let run = telemetry.started.unix / 1_000_000;
         let now_unix_ms = telemetry.clock.unix_nanos(telemetry.clock.now()) / 1_000_000;
         let slos = telemetry.slos();
-        let mut kept = self.lock();
-        kept.set_upstream(telemetry.gauges.upstream(), now_unix_ms);
-        let end = kept.first + kept.seconds.len() as u64;
-        let after = asked.after.and_then(|after| after.of_run(run)).filter(|at| (kept.first..=end).contains(at));
+        let mut store = self.lock();
+        store.set_upstream(telemetry.gauges.upstream(), now_unix_ms);
+        let end = store.first + store.seconds.len() as u64;
+        let after = query.after.and_then(|after| after.of_run(run)).filter(|at| (store.first..=end).contains(at));
         let whole = after.is_none();
-        let last = kept.number_until(asked.until);
-        let first = asked.seconds.map_or(kept.first, |seconds| last.saturating_sub(seconds));
-        let from = after.unwrap_or(kept.first).max(first).min(last);
-        let seconds = kept.seconds.iter().take((last - kept.first) as usize).skip((from - kept.first) as usize);
-        let told = HistoryResponse {
+        let last = store.number_until(query.until);
+        let first = query.seconds.map_or(store.first, |seconds| last.saturating_sub(seconds));
+        let from = after.unwrap_or(store.first).max(first).min(last);
+        let seconds = store.seconds.iter().take((last - store.first) as usize).skip((from - store.first) as usize);
+        let response = HistoryResponse {
             run,
             next: Cursor { run, at: end }.to_string(),
             whole,
@@ -172,15 +172,15 @@ impl HistoryLog {
             upstream: UpstreamView {
                 url: upstream,
                 state: telemetry.gauges.upstream().name(),
-                since_unix_ms: kept.upstream.map(|(_, since)| since),
+                since_unix_ms: store.upstream.map(|(_, since)| since),
                 reason: telemetry.gauges.upstream_failure(),
             },
             replay: telemetry.run_view(),
-            models: (whole || kept.models_changed >= from).then(|| kept.models.keys().map(|name| &**name).collect()),
-            models_left_out: kept.models_left_out,
+            models: (whole || store.models_changed >= from).then(|| store.models.keys().map(|name| &**name).collect()),
+            models_left_out: store.models_left_out,
             slos,
             slo_targets: telemetry.slo_targets(),
-            slo_limits: telemetry.slo_limits(asked.model.as_deref()),
+            slo_limits: telemetry.slo_limits(query.model.as_deref()),
             instance: telemetry.instance(),
             config_digest: telemetry.config_digest(),
             started_unix_ms: run,
@@ -188,13 +188,13 @@ impl HistoryLog {
                 .map(|second| SecondRow {
                     unix_ms: second.unix_ms,
                     length_ms: second.length_ms,
-                    figures: second.figures(asked.model.as_deref()),
-                    by_model: asked.by_model.then(|| second.by_model()),
+                    figures: second.figures(query.model.as_deref()),
+                    by_model: query.by_model.then(|| second.by_model()),
                 })
                 .collect(),
         };
         // Our own structures with string keys always serialize.
-        serde_json::to_vec(&told).unwrap_or_default()
+        serde_json::to_vec(&response).unwrap_or_default()
     }
 
     fn lock(&self) -> MutexGuard<'_, HistoryStore> {
@@ -341,67 +341,72 @@ mod tests {
 
     #[test]
     fn a_quarter_of_an_hour_is_kept_and_no_more() {
-        let mut kept = HistoryStore::default();
+        let mut store = HistoryStore::default();
         let empty = cut(&any_number_of_models(), 0);
         for second in 0..1_000 {
-            kept.add(&empty, &empty, second * 1_000);
+            store.add(&empty, &empty, second * 1_000);
         }
-        assert_eq!((kept.seconds.len(), kept.first), (MAX_SECONDS, 100));
-        assert_eq!((kept.seconds[0].unix_ms, kept.seconds[0].all.get()), (100_000, "{}"));
-        assert_eq!(kept.bytes, kept.seconds.iter().map(HistoryEntry::bytes).sum::<usize>());
+        assert_eq!((store.seconds.len(), store.first), (MAX_SECONDS, 100));
+        assert_eq!((store.seconds[0].unix_ms, store.seconds[0].all.get()), (100_000, "{}"));
+        assert_eq!(store.bytes, store.seconds.iter().map(HistoryEntry::bytes).sum::<usize>());
     }
 
     #[test]
     fn models_beyond_the_limit_are_left_out_until_a_place_is_free() {
-        let (mut kept, mut counted) = (HistoryStore::default(), any_number_of_models());
+        let (mut store, mut counted) = (HistoryStore::default(), any_number_of_models());
         let before = cut(&counted, 0);
         (0..MAX_MODELS + 3).for_each(|model| ends(&mut counted, &format!("model-{model:02}")));
         let now = cut(&counted, 1);
-        kept.add(&now, &before, 0);
-        assert_eq!((kept.models.len(), kept.models_left_out), (MAX_MODELS, 3));
-        assert_eq!(kept.seconds[0].by_model.len(), MAX_MODELS);
-        assert!(kept.seconds[0].all.get().contains(&format!("\"requests\":{}", MAX_MODELS + 3)), "they count in all");
+        store.add(&now, &before, 0);
+        assert_eq!((store.models.len(), store.models_left_out), (MAX_MODELS, 3));
+        assert_eq!(store.seconds[0].by_model.len(), MAX_MODELS);
+        assert!(store.seconds[0].all.get().contains(&format!("\"requests\":{}", MAX_MODELS + 3)), "they count in all");
         // Remembered models keep their slots, so another model gets none.
         ends(&mut counted, "late");
         let later = cut(&counted, 2);
-        kept.add(&later, &now, 0);
-        assert_eq!((kept.models_left_out, kept.models.contains_key("late")), (1, false));
-        (0..MAX_SECONDS).for_each(|_| kept.add(&later, &later, 0));
-        assert_eq!((kept.models.len(), kept.models_left_out), (0, 0));
+        store.add(&later, &now, 0);
+        assert_eq!((store.models_left_out, store.models.contains_key("late")), (1, false));
+        (0..MAX_SECONDS).for_each(|_| store.add(&later, &later, 0));
+        assert_eq!((store.models.len(), store.models_left_out), (0, 0));
         ends(&mut counted, "late");
-        kept.add(&cut(&counted, 3), &later, 0);
-        assert_eq!(kept.models.keys().map(|name| &**name).collect::<Vec<_>>(), ["late"]);
+        store.add(&cut(&counted, 3), &later, 0);
+        assert_eq!(store.models.keys().map(|name| &**name).collect::<Vec<_>>(), ["late"]);
     }
 
     #[test]
     fn memory_is_bounded_whatever_happens() {
-        let (mut kept, mut counted) = (HistoryStore::default(), any_number_of_models());
+        let (mut store, mut counted) = (HistoryStore::default(), any_number_of_models());
         let before = cut(&counted, 0);
         (0..MAX_MODELS).for_each(|model| ends(&mut counted, &format!("model-{model:02}")));
         let now = cut(&counted, 1);
-        kept.add(&now, &before, 0);
-        let one = kept.bytes;
+        store.add(&now, &before, 0);
+        let one = store.bytes;
         // Pretends that a second fills the remaining memory.
-        kept.bytes += MAX_HISTORY_BYTES - 3 * one;
-        (0..10).for_each(|_| kept.add(&now, &before, 0));
-        assert!(kept.bytes <= MAX_HISTORY_BYTES && kept.seconds.len() < 10, "{} {}", kept.bytes, kept.seconds.len());
-        assert_eq!(kept.first + kept.seconds.len() as u64, 11, "the oldest went");
+        store.bytes += MAX_HISTORY_BYTES - 3 * one;
+        (0..10).for_each(|_| store.add(&now, &before, 0));
+        assert!(
+            store.bytes <= MAX_HISTORY_BYTES && store.seconds.len() < 10,
+            "{} {}",
+            store.bytes,
+            store.seconds.len()
+        );
+        assert_eq!(store.first + store.seconds.len() as u64, 11, "the oldest went");
     }
 
     #[test]
     fn what_a_reader_asks_is_read_and_nonsense_is_ignored() {
-        let asked = |query| HistoryQuery::parse(query);
-        assert_eq!(asked(""), HistoryQuery::default());
+        let parsed = |query| HistoryQuery::parse(query);
+        assert_eq!(parsed(""), HistoryQuery::default());
         let expected = HistoryQuery {
             model: Some("<b>&=ü/x".to_owned()),
             after: Cursor::parse("17-4"),
             ..HistoryQuery::default()
         };
-        assert_eq!(asked("after=17-4&model=%3Cb%3E%26%3D%C3%BC/x&other"), expected);
+        assert_eq!(parsed("after=17-4&model=%3Cb%3E%26%3D%C3%BC/x&other"), expected);
         for nonsense in
             ["after=17", "after=x-4", "after=-", "after=99999999999999999999-1", "model=%", "model=%ff&after=1"]
         {
-            assert_eq!(asked(nonsense), HistoryQuery::default(), "{nonsense}");
+            assert_eq!(parsed(nonsense), HistoryQuery::default(), "{nonsense}");
         }
     }
 }

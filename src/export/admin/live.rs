@@ -132,7 +132,7 @@ impl LiveState {
             (name.to_owned(), each.into())
         };
         let models = now.busiest(long, MAX_MODELS);
-        let told = LiveEvent {
+        let event = LiveEvent {
             unix_ms,
             in_flight: InFlightView::new(&now.in_flight, &models),
             all: of(None),
@@ -140,7 +140,7 @@ impl LiveState {
             models: models.into_iter().map(|model| (model, of(Some(model)))).collect(),
             slos: now.slos().into_iter().map(of_slo).collect(),
         };
-        format!("data: {}\n\n", serde_json::to_string(&told).unwrap_or_default()).into()
+        format!("data: {}\n\n", serde_json::to_string(&event).unwrap_or_default()).into()
     }
 }
 
@@ -167,13 +167,13 @@ struct InFlightView<'a> {
 
 impl<'a> InFlightView<'a> {
     fn new(open: &'a InFlight, models: &BTreeSet<&'a str>) -> Self {
-        let told = models.iter().copied();
+        let names = models.iter().copied();
         Self {
             requests: open.requests,
             waiting: open.waiting,
             streaming: open.streaming,
-            by_model: told.clone().filter_map(|model| Some((model, *open.by_model.get(model)?))).collect(),
-            streams_by_model: told.filter_map(|model| Some((model, *open.streams_by_model.get(model)?))).collect(),
+            by_model: names.clone().filter_map(|model| Some((model, *open.by_model.get(model)?))).collect(),
+            streams_by_model: names.filter_map(|model| Some((model, *open.streams_by_model.get(model)?))).collect(),
         }
     }
 }
@@ -222,17 +222,17 @@ mod tests {
         live.publish(&cut(&counted, 1), &before, 0);
         let event = events.try_recv().unwrap();
         assert!(event.len() * 60 < 1_000_000, "{} bytes a second", event.len());
-        let told: serde_json::Value = serde_json::from_slice(event.strip_prefix(b"data: ").unwrap()).unwrap();
-        let shown: Vec<&str> = told["models"].as_object().unwrap().keys().map(String::as_str).collect();
-        assert_eq!((shown.len(), told["models_left_out"].as_u64()), (MAX_MODELS, Some(988)));
+        let parsed: serde_json::Value = serde_json::from_slice(event.strip_prefix(b"data: ").unwrap()).unwrap();
+        let shown: Vec<&str> = parsed["models"].as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!((shown.len(), parsed["models_left_out"].as_u64()), (MAX_MODELS, Some(988)));
         assert!(shown.iter().all(|model| model.contains("-09")), "{shown:?}");
-        let open = &told["in_flight"];
+        let open = &parsed["in_flight"];
         assert_eq!((open["requests"].as_u64(), open["by_model"].as_object().unwrap().len()), (Some(1_000), 12));
         assert_eq!(open["streams_by_model"].as_object().unwrap().len(), 12);
         let requests = |window: &serde_json::Value| window["last_1s"]["requests"].as_u64().unwrap();
-        assert_eq!(requests(&told["all"]), (0..10).map(|hundred| 100 * (10 + hundred)).sum::<u64>());
-        assert_eq!(requests(&told["models"][shown[0]]), 19);
-        assert_eq!(told["slos"].as_object().unwrap().len(), 4);
+        assert_eq!(requests(&parsed["all"]), (0..10).map(|hundred| 100 * (10 + hundred)).sum::<u64>());
+        assert_eq!(requests(&parsed["models"][shown[0]]), 19);
+        assert_eq!(parsed["slos"].as_object().unwrap().len(), 4);
     }
 
     #[test]

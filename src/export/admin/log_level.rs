@@ -39,8 +39,8 @@ pub(super) async fn put_log_level(
     let text = read.and_then(Result::ok).map(|read| read.to_bytes());
     let word = text.as_deref().and_then(|text| std::str::from_utf8(text).ok()).map(str::trim);
     let Some(level) = word.and_then(|word| LogLevel::from_str(word, true).ok()) else {
-        let told = json!({"error": "the body is no log level; send one word: error, warn, info or debug"});
-        return json_reply(StatusCode::BAD_REQUEST, &told);
+        let message = json!({"error": "the body is no log level; send one word: error, warn, info or debug"});
+        return json_reply(StatusCode::BAD_REQUEST, &message);
     };
     match control.set_log_level(level) {
         Ok(()) => log_level(control),

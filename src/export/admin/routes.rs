@@ -69,8 +69,8 @@ impl AdminServer {
                 Some(reason) => {
                     // The reason names the upstream's address, which a probe without a token does not need.
                     let is_known = request.extensions().get::<AdminRole>() > Some(&AdminRole::Probe);
-                    let told = json!({"status": "not ready", "reason": is_known.then_some(reason)});
-                    json_reply(StatusCode::SERVICE_UNAVAILABLE, &told)
+                    let status = json!({"status": "not ready", "reason": is_known.then_some(reason)});
+                    json_reply(StatusCode::SERVICE_UNAVAILABLE, &status)
                 }
             },
             "/api/state" => json_reply(StatusCode::OK, &StateResponse::of(&self.telemetry, self.upstream())),
@@ -81,15 +81,15 @@ impl AdminServer {
             "/api/engine" => {
                 let query = request.uri().query().unwrap_or_default();
                 let after = query.split('&').find_map(|pair| pair.strip_prefix("after=")?.parse().ok());
-                let told = self.engine.as_ref().map(|engine| engine.since(after));
-                json_reply(StatusCode::OK, &told.unwrap_or_default())
+                let response = self.engine.as_ref().map(|engine| engine.since(after));
+                json_reply(StatusCode::OK, &response.unwrap_or_default())
             }
             "/api/live" if is_head => reply(StatusCode::OK, "text/event-stream", ""),
             "/api/live" => self.live(seat),
             "/api/history" => {
-                let asked = HistoryQuery::parse(request.uri().query().unwrap_or_default());
-                let told = self.history.render(&asked, &self.telemetry, self.upstream());
-                reply(StatusCode::OK, JSON, told)
+                let query = HistoryQuery::parse(request.uri().query().unwrap_or_default());
+                let body = self.history.render(&query, &self.telemetry, self.upstream());
+                reply(StatusCode::OK, JSON, body)
             }
             "/config" if let Some(control) = self.telemetry.process_control() => {
                 reply(StatusCode::OK, TEXT, control.config())
@@ -103,8 +103,8 @@ impl AdminServer {
         }
     }
 
-    fn metrics(&self, asked: &HeaderMap) -> Response<AdminBody> {
-        let format = negotiate(&header_list(asked, &ACCEPT));
+    fn metrics(&self, headers: &HeaderMap) -> Response<AdminBody> {
+        let format = negotiate(&header_list(headers, &ACCEPT));
         let encoded = format.encode(&self.telemetry.snapshot());
         with_vary(reply(StatusCode::OK, format.content_type(), encoded), "accept, accept-encoding")
     }
@@ -140,8 +140,8 @@ impl AdminServer {
     fn live(&self, seat: &Arc<AdminConnection>) -> Response<AdminBody> {
         let cut = Arc::clone(seat);
         let Some(events) = self.live.subscribe(move || cut.disconnect.notify_one()) else {
-            let told = json!({"error": "too many live readers"});
-            return json_reply(StatusCode::SERVICE_UNAVAILABLE, &told);
+            let message = json!({"error": "too many live readers"});
+            return json_reply(StatusCode::SERVICE_UNAVAILABLE, &message);
         };
         seat.is_stream.store(true, Relaxed);
         let mut response = reply(StatusCode::OK, "text/event-stream", "");
@@ -161,9 +161,9 @@ pub(super) fn cross_site() -> Response<AdminBody> {
 }
 
 /// Replies with a part of the live page, or 304 if the client's copy is current.
-fn asset(asset: &'static Asset, asked: &HeaderMap) -> Response<AdminBody> {
+fn asset(asset: &'static Asset, request_headers: &HeaderMap) -> Response<AdminBody> {
     let tag = asset.etag();
-    let mut response = if header_list(asked, &IF_NONE_MATCH).contains(&tag) {
+    let mut response = if header_list(request_headers, &IF_NONE_MATCH).contains(&tag) {
         let mut response = Response::new(AdminBody::Full(Bytes::new()));
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response

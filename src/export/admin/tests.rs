@@ -152,7 +152,7 @@ async fn a_page_of_somebody_elses_name_reads_nothing_and_no_reply_is_sniffed() {
     let rules = RuntimeSettings { admin_hosts: ["gauge".to_owned()].into(), ..RuntimeSettings::default() };
     let plane = start(rules).await;
     plane.reporter.finished(record().into());
-    let asked = async |path: &str, host: &str| {
+    let get_with_host = async |path: &str, host: &str| {
         plane
             .send(&format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\naccept: text/html\r\n\r\n"))
             .await
@@ -170,13 +170,13 @@ async fn a_page_of_somebody_elses_name_reads_nothing_and_no_reply_is_sniffed() {
         "/no",
     ];
     for path in paths {
-        let refused = asked(path, "evil.example:9464").await;
+        let refused = get_with_host(path, "evil.example:9464").await;
         assert_eq!(refused.status, 421, "{path}");
         assert!(!String::from_utf8_lossy(&refused.body).contains("tiny"), "{path}");
         assert!(refused.head.contains("x-content-type-options: nosniff\r\n"), "{path}: {}", refused.head);
     }
     for path in paths.into_iter().filter(|path| *path != "/api/live") {
-        let reply = asked(path, "gauge:9464").await;
+        let reply = get_with_host(path, "gauge:9464").await;
         assert_ne!(reply.status, 421, "{path}");
         assert!(reply.head.contains("x-content-type-options: nosniff\r\n"), "{path}: {}", reply.head);
     }
@@ -244,8 +244,8 @@ async fn a_reader_of_requests_gets_each_once_with_the_slos_that_it_missed() {
     let first = RequestRecord { slos: slos.into(), response_id: Some("a\u{200b}".into()), ..record() };
     plane.reporter.finished(first.into());
     let all = plane.get("/api/requests", "").await.json();
-    let ids = |told: &Value| -> Vec<String> {
-        let requests = told["requests"].as_array().unwrap().iter();
+    let ids = |reply: &Value| -> Vec<String> {
+        let requests = reply["requests"].as_array().unwrap().iter();
         requests.map(|request| request["response_id"].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!((ids(&all), all["whole"].as_bool()), (vec![r"a\u{200b}".to_owned()], Some(true)));
@@ -257,20 +257,20 @@ async fn a_reader_of_requests_gets_each_once_with_the_slos_that_it_missed() {
     let next = new["next"].as_str().unwrap();
     assert_eq!(ids(&plane.get(&format!("/api/requests?after={next}"), "").await.json()), [""; 0]);
     for useless in ["1-1", "x", ""] {
-        let told = plane.get(&format!("/api/requests?after={useless}"), "").await.json();
-        assert_eq!((ids(&told).len(), told["whole"].as_bool()), (3, Some(true)), "{useless}");
+        let reply = plane.get(&format!("/api/requests?after={useless}"), "").await.json();
+        assert_eq!((ids(&reply).len(), reply["whole"].as_bool()), (3, Some(true)), "{useless}");
     }
 }
 
 /// Waits until the history contains this many requests, and returns the whole history.
-async fn kept(plane: &TestServer, requests: u64) -> Value {
+async fn history_with(plane: &TestServer, requests: u64) -> Value {
     loop {
-        let told = plane.get("/api/history", "").await.json();
-        let seconds = told["seconds"].as_array().unwrap().iter();
-        let kept = seconds.filter_map(|second| second["figures"]["requests"].as_u64()).sum::<u64>();
-        assert!(kept <= requests, "{kept} of {requests}");
-        if kept == requests {
-            return told;
+        let history = plane.get("/api/history", "").await.json();
+        let seconds = history["seconds"].as_array().unwrap().iter();
+        let counted = seconds.filter_map(|second| second["figures"]["requests"].as_u64()).sum::<u64>();
+        assert!(counted <= requests, "{counted} of {requests}");
+        if counted == requests {
+            return history;
         }
         Clock::Monotonic.sleep(Gap::from_millis(20)).await;
     }
@@ -283,7 +283,7 @@ async fn a_live_reader_is_told_once_a_second_what_happened() {
         start(RuntimeSettings { aggregate: aggregate::AggregateSettings::default(), ..RuntimeSettings::default() })
             .await;
     plane.reporter.finished(record().into());
-    kept(&plane, 1).await;
+    history_with(&plane, 1).await;
     let mut socket = TcpStream::connect(plane.address).await.unwrap();
     socket.write_all(b"GET /api/live HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let mut text = String::new();
@@ -302,24 +302,24 @@ async fn a_live_reader_is_told_once_a_second_what_happened() {
         text.push_str(std::str::from_utf8(&buffer[..n]).unwrap());
         let events: Vec<Value> =
             text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
-        let told = events.iter().map(|told| count(&told["all"]["last_1s"]["requests"])).sum::<u64>();
-        assert!(told <= 4, "not the one before: {text}");
+        let counted = events.iter().map(|event| count(&event["all"]["last_1s"]["requests"])).sum::<u64>();
+        assert!(counted <= 4, "not the one before: {text}");
         let last = &events[events.len() - 1]["all"]["last_1s"];
         // On a stalled machine the window may be longer than a second.
-        if told == 4 && count(&last["requests"]) == 0 && last["seconds"].as_f64().unwrap().round() == 1.0 {
+        if counted == 4 && count(&last["requests"]) == 0 && last["seconds"].as_f64().unwrap().round() == 1.0 {
             break events;
         }
     };
     // They are the history's seconds.
-    let history = kept(&plane, 5).await;
-    for told in &events {
+    let history = history_with(&plane, 5).await;
+    for event in &events {
         let mut seconds = history["seconds"].as_array().unwrap().iter();
-        let same = seconds.find(|second| second["unix_ms"] == told["unix_ms"]).unwrap();
+        let same = seconds.find(|second| second["unix_ms"] == event["unix_ms"]).unwrap();
         let requests = same["figures"]["requests"].as_u64().unwrap_or_default();
-        assert_eq!(requests, count(&told["all"]["last_1s"]["requests"]));
+        assert_eq!(requests, count(&event["all"]["last_1s"]["requests"]));
     }
-    let told = &events[events.len() - 1];
-    let (quiet, window) = (&told["models"]["tiny"]["last_1s"], &told["models"]["tiny"]["last_10s"]);
+    let last_event = &events[events.len() - 1];
+    let (quiet, window) = (&last_event["models"]["tiny"]["last_1s"], &last_event["models"]["tiny"]["last_10s"]);
     assert_eq!((&quiet["ttft_ms"], &quiet["requests_per_s"]), (&Value::Null, &0.0.into()));
     assert_eq!(quiet["seconds"].as_f64().unwrap().round(), 1.0);
     let seconds = window["seconds"].as_f64().unwrap();
@@ -330,9 +330,9 @@ async fn a_live_reader_is_told_once_a_second_what_happened() {
         let p50 = window[key]["p50"].as_f64().unwrap();
         assert!((p50 / millis - 1.0).abs() < 0.091, "{key} {p50}");
     }
-    let slo = &told["slos"]["fast"]["last_10s"];
+    let slo = &last_event["slos"]["fast"]["last_10s"];
     assert_eq!((slo["met"].as_u64(), slo["met_ratio"].as_f64()), (Some(4), Some(1.0)));
-    assert_eq!(told["in_flight"]["requests"], 0);
+    assert_eq!(last_event["in_flight"]["requests"], 0);
 }
 
 #[tokio::test]
@@ -345,8 +345,8 @@ async fn what_the_page_asks_for_in_a_second_is_small_with_a_thousand_models() {
         plane.reporter.finished(spread(name, place).into());
     }
     // All requests fall into one or two seconds. A page that polls every second gets at most this much at once.
-    let all = kept(&plane, 1_000).await;
-    let size = |told: &Value| told.to_string().len();
+    let all = history_with(&plane, 1_000).await;
+    let size = |reply: &Value| reply.to_string().len();
     assert!(size(&all) * 60 < 1_000_000, "{} bytes", size(&all));
     let ttft = |second: &Value| second["figures"]["ttft"].as_array().map_or(0, Vec::len);
     let longest = all["seconds"].as_array().unwrap().iter().map(ttft).max();
@@ -413,22 +413,22 @@ async fn the_history_has_what_was_before_anybody_asked_and_then_only_what_is_new
     open.set_model(Some("tiny"));
     open.set_stream_phase(false);
     let history = async |query: &str| plane.get(&format!("/api/history{query}"), "").await.json();
-    let seconds = |told: &Value| told["seconds"].as_array().unwrap().clone();
+    let seconds = |reply: &Value| reply["seconds"].as_array().unwrap().clone();
     let requests = |second: &Value| second["figures"]["requests"].as_u64().unwrap_or_default();
     let mut reported = 0;
     // On a stalled machine they could fall into two seconds.
-    let (told, second) = loop {
+    let (reply, second) = loop {
         (0..4).for_each(|_| plane.reporter.finished(record().into()));
         reported += 4;
-        let told = loop {
-            let told = history("?model=tiny").await;
-            if seconds(&told).iter().map(requests).sum::<u64>() == reported {
-                break told;
+        let reply = loop {
+            let reply = history("?model=tiny").await;
+            if seconds(&reply).iter().map(requests).sum::<u64>() == reported {
+                break reply;
             }
             Clock::Monotonic.sleep(Gap::from_millis(50)).await;
         };
-        if let Some(second) = seconds(&told).into_iter().find(|second| requests(second) == 4) {
-            break (told, second);
+        if let Some(second) = seconds(&reply).into_iter().find(|second| requests(second) == 4) {
+            break (reply, second);
         }
     };
     let expected = serde_json::json!({
@@ -436,20 +436,20 @@ async fn the_history_has_what_was_before_anybody_asked_and_then_only_what_is_new
         "tpot": [-45, 4], "ended": {"done": 4}, "responses": {"2xx": 4},
     });
     assert_eq!(second["figures"], expected);
-    assert_eq!((&told["models"], &told["models_left_out"]), (&serde_json::json!(["tiny"]), &0.into()));
-    assert_eq!((&told["whole"], &told["ready"], &told["simulated"]), (&true.into(), &true.into(), &false.into()));
-    let upstream = &told["upstream"];
+    assert_eq!((&reply["models"], &reply["models_left_out"]), (&serde_json::json!(["tiny"]), &0.into()));
+    assert_eq!((&reply["whole"], &reply["ready"], &reply["simulated"]), (&true.into(), &true.into(), &false.into()));
+    let upstream = &reply["upstream"];
     assert_eq!(
         (upstream["url"].as_str(), upstream["state"].as_str()),
         (Some("http://127.0.0.1:9"), Some("unreachable"))
     );
     assert_eq!(upstream["reason"], "refused");
-    assert!(upstream["since_unix_ms"].as_u64().unwrap() >= told["run"].as_u64().unwrap());
+    assert!(upstream["since_unix_ms"].as_u64().unwrap() >= reply["run"].as_u64().unwrap());
 
     let all = history("").await;
     assert_eq!(seconds(&all).iter().map(requests).sum::<u64>(), reported);
     plane.gauges.set_simulated();
-    let next = told["next"].as_str().unwrap();
+    let next = reply["next"].as_str().unwrap();
     let new = history(&format!("?model=tiny&after={next}")).await;
     assert_eq!((&new["whole"], &new["simulated"]), (&false.into(), &true.into()));
     assert_eq!(seconds(&new).iter().map(requests).sum::<u64>(), 0);
@@ -461,23 +461,24 @@ async fn the_history_has_what_was_before_anybody_asked_and_then_only_what_is_new
     let stranger = history("?model=nobody").await;
     assert!(seconds(&stranger).iter().all(|second| second["figures"].is_null()));
     // The last two seconds, and those that had ended by then.
-    let times =
-        |told: &Value| -> Vec<u64> { seconds(told).iter().map(|second| second["unix_ms"].as_u64().unwrap()).collect() };
+    let times = |reply: &Value| -> Vec<u64> {
+        seconds(reply).iter().map(|second| second["unix_ms"].as_u64().unwrap()).collect()
+    };
     let all = times(&history("").await);
     let until = all[all.len() - 1];
     assert_eq!(times(&history(&format!("?seconds=1&until={until}")).await), [until]);
     assert_eq!(times(&history(&format!("?until={}", all[0])).await), [all[0]]);
     assert_eq!(times(&history("?seconds=2&until=1").await), [0; 0]);
-    let told = history("?seconds=1").await;
+    let reply = history("?seconds=1").await;
     assert_eq!(
-        told["slo_limits"]["fast"],
+        reply["slo_limits"]["fast"],
         serde_json::json!([{"metric": "ttft", "percentile": null, "limit_ms": 300.0}])
     );
     assert_eq!(history("?model=huge").await["slo_limits"], serde_json::json!({}), "it judges another model");
-    assert_eq!(told["instance"]["service.instance.id"].as_str().map(str::len), Some(36));
+    assert_eq!(reply["instance"]["service.instance.id"].as_str().map(str::len), Some(36));
     let zipped = plane.get("/api/history", "accept-encoding: gzip\r\n").await;
     assert!(zipped.head.contains("content-encoding: gzip\r\n"));
-    assert_eq!(serde_json::from_slice::<Value>(&unpacked(&zipped.body)).unwrap()["run"], told["run"]);
+    assert_eq!(serde_json::from_slice::<Value>(&unpacked(&zipped.body)).unwrap()["run"], reply["run"]);
 }
 
 #[tokio::test]
@@ -571,9 +572,9 @@ async fn a_request_that_panics_costs_its_reply_and_not_the_connection() {
         status: Box::new(|| panic!("a test of what a panic costs")),
     });
     let mut socket = TcpStream::connect(plane.address).await.unwrap();
-    let asked = "GET /api/state HTTP/1.1\r\nhost: localhost\r\n\r\n\
+    let requests = "GET /api/state HTTP/1.1\r\nhost: localhost\r\n\r\n\
         GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
-    socket.write_all(asked.as_bytes()).await.unwrap();
+    socket.write_all(requests.as_bytes()).await.unwrap();
     let mut text = String::new();
     socket.read_to_string(&mut text).await.unwrap();
     assert!(text.starts_with("HTTP/1.1 500 Internal Server Error\r\n"), "{text}");

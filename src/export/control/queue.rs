@@ -219,17 +219,18 @@ mod tests {
         };
         let capture = Arc::new(CaptureRecorder::start(settings, None, Clock::Monotonic).unwrap());
         let to = Arc::clone(&capture);
-        let asked = move || FinishedRequest { capture_handle: Some(to.begin_request(|_| None, 0)), ..record().into() };
-        (capture, asked)
+        let request =
+            move || FinishedRequest { capture_handle: Some(to.begin_request(|_| None, 0)), ..record().into() };
+        (capture, request)
     }
 
     #[test]
     fn what_finds_no_room_on_its_way_to_the_capture_is_counted_as_lost_to_it() {
         let folder = tempfile::tempdir().unwrap();
-        let (capture, asked) = captured(folder.path());
+        let (capture, request) = captured(folder.path());
         let (reporter, inbox) = ReportReceiver::with_capacity(2, Arc::default());
         inbox.set_capture(Arc::clone(&capture));
-        (0..5).for_each(|_| reporter.finished(asked()));
+        (0..5).for_each(|_| reporter.finished(request()));
         // A request without a capture handle loses nothing.
         reporter.finished(record().into());
         for report in inbox.drain() {

@@ -14,7 +14,7 @@ use crate::export::registry::thread_gauges::known_method;
 use crate::export::trace_context::{RequestTrace, TraceId};
 use crate::measure::failure::FailureOrigin;
 use crate::measure::record::{Quality, RecordTimes, RequestRecord, TokenCount, UnreadReason, Usage};
-use crate::measure::slo::{Slos, Verdict};
+use crate::measure::slo::{RequestVerdict, Slos};
 use crate::measure::time::Gap;
 
 /// Maximum number of requests. They take at most 400 KB, with ids of full length.
@@ -61,7 +61,7 @@ impl RecentRequest {
         model: Option<Arc<str>>,
         moment: TimePoint,
     ) -> Self {
-        let missed = record.slos.verdicts(record).filter(|(_, verdict)| matches!(verdict, Verdict::Missed(_)));
+        let missed = record.slos.verdicts(record).filter(|(_, verdict)| matches!(verdict, RequestVerdict::Missed(_)));
         let index = |slo| record.slos.iter().position(|other| std::ptr::eq(other, slo));
         Self {
             unix: moment.unix_of(record.times.ended),
@@ -184,9 +184,9 @@ mod tests {
             ring.push(recent(&RequestRecord { status: Some(status), ..record() }));
         }
         let statuses = |after| {
-            let told = ring.since(after);
-            let statuses: Vec<u16> = told.requests.iter().map(|recent| recent.status.unwrap()).collect();
-            (statuses, told.whole)
+            let reply = ring.since(after);
+            let statuses: Vec<u16> = reply.requests.iter().map(|recent| recent.status.unwrap()).collect();
+            (statuses, reply.whole)
         };
         let (all, whole) = statuses(None);
         assert_eq!((all.len(), all[0], all[MAX_RECENT_REQUESTS - 1], whole), (500, 506, 7, true));

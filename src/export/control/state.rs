@@ -195,9 +195,9 @@ impl ControlState {
     fn finished(&self, state: &mut ControlStateInner, finished: &mut FinishedRequest, moment: TimePoint) {
         let FinishedRequest { record, trace, capture_handle, spans } = finished;
         let (record, trace) = (&*record, trace.as_ref());
-        let kept = trace.filter(|trace| self.spans.is_some() && trace.is_kept(record, &state.tail_keep));
-        state.aggregate.record_finished(record, kept, moment);
-        if let (Some(trace), Some(queue)) = (kept, &self.spans) {
+        let exported_trace = trace.filter(|trace| self.spans.is_some() && trace.is_kept(record, &state.tail_keep));
+        state.aggregate.record_finished(record, exported_trace, moment);
+        if let (Some(trace), Some(queue)) = (exported_trace, &self.spans) {
             let encode = || RequestSpans::new(record, trace, state.aggregate.settings(), moment);
             // The capture knows the session, if there is one.
             match capture_handle.is_some() && self.inbox.capture().is_some() {

@@ -180,12 +180,12 @@ mod tests {
         for code in [Code::InvalidArgument, Code::Unauthenticated, Code::Unimplemented, Code::ResourceExhausted] {
             assert!(!again(&Status::new(code, "")), "{code:?}");
         }
-        let told = |details: &[u8]| Status::with_details(Code::ResourceExhausted, "", details.to_vec().into());
+        let exhausted = |details: &[u8]| Status::with_details(Code::ResourceExhausted, "", details.to_vec().into());
         // A `google.rpc.Status` with a delay of 2.5 s, as a collector writes it.
         let delay = b"\x1a\x36\x0a\x28type.googleapis.com/google.rpc.RetryInfo\
             \x12\x0a\x0a\x08\x08\x02\x10\x80\xca\xb5\xee\x01";
-        let ExportResponse::Retryable { retry_after, .. } = response_of_status(&told(delay)) else { panic!() };
+        let ExportResponse::Retryable { retry_after, .. } = response_of_status(&exhausted(delay)) else { panic!() };
         assert_eq!(retry_after, Some(Gap::from_millis(2_500)));
-        assert!(!again(&told(b"nonsense")));
+        assert!(!again(&exhausted(b"nonsense")));
     }
 }

@@ -73,13 +73,13 @@ impl HttpTransport {
             headers.clone_from(&self.headers);
         }
         let request = request.body(Full::new(body))?;
-        let mut kept = self.connection.take();
-        if let Some(connection) = &mut kept
+        let mut previous = self.connection.take();
+        if let Some(connection) = &mut previous
             && connection.ready().await.is_err()
         {
-            kept = None;
+            previous = None;
         }
-        let mut connection = match kept {
+        let mut connection = match previous {
             Some(connection) => connection,
             None => self.connect().await?,
         };
@@ -129,5 +129,5 @@ fn gzipped(body: &[u8]) -> std::io::Result<Vec<u8>> {
 /// Formats an error with its chain of causes.
 fn describe(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(error.source(), |cause| (*cause).source());
-    causes.fold(error.to_string(), |told, cause| format!("{told}: {cause}"))
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

@@ -55,8 +55,8 @@ impl LogPipeline {
 
     /// Creates the exporter of the queue without connecting.
     pub(in crate::export) fn exporter(&self, resource: &Resource, clock: &Clock) -> BatchExporter<LogEncoder> {
-        let way = (&self.settings.exporter, &self.settings.batch);
-        BatchExporter::new(way, LogEncoder { resource: resource.into() }, &self.queue, clock, &self.drops)
+        let config = (&self.settings.exporter, &self.settings.batch);
+        BatchExporter::new(config, LogEncoder { resource: resource.into() }, &self.queue, clock, &self.drops)
     }
 }
 

@@ -234,13 +234,13 @@ impl IntervalPoint<'_> {
     }
 }
 
-fn exemplar_of(kept: &snapshot::BucketExemplar) -> Exemplar {
+fn exemplar_of(source: &snapshot::BucketExemplar) -> Exemplar {
     Exemplar {
         filtered_attributes: Vec::new(),
-        time_unix_nano: kept.unix,
-        span_id: kept.span_id.to_bytes().to_vec(),
-        trace_id: kept.trace_id.to_bytes().to_vec(),
-        value: Some(exemplar::Value::AsDouble(kept.value)),
+        time_unix_nano: source.unix,
+        span_id: source.span_id.to_bytes().to_vec(),
+        trace_id: source.trace_id.to_bytes().to_vec(),
+        value: Some(exemplar::Value::AsDouble(source.value)),
     }
 }
 

@@ -30,7 +30,7 @@ use crate::export::registry::snapshot::TimePoint;
 use crate::export::registry::thread_gauges::known_method;
 use crate::export::trace_context::{RequestTrace, SpanId};
 use crate::measure::record::{RequestRecord, Usage};
-use crate::measure::slo::Verdict;
+use crate::measure::slo::RequestVerdict;
 use crate::measure::time::Gap;
 
 /// W3C's sampled bit. The two bits below mark a parent as remote, and that fact as known.
@@ -202,8 +202,8 @@ pub(in crate::export) fn exporter(
     drops: &Arc<Drops>,
 ) -> (BatchExporter<SpanEncoder>, Arc<BatchQueue<SpanEncoder>>) {
     let queue = BatchQueue::new(&settings.batch, drops);
-    let way = (&settings.exporter, &settings.batch);
-    (BatchExporter::new(way, SpanEncoder::new(resource, convention), &queue, clock, drops), queue)
+    let config = (&settings.exporter, &settings.batch);
+    (BatchExporter::new(config, SpanEncoder::new(resource, convention), &queue, clock, drops), queue)
 }
 
 /// Shortens a model's name for spans.
@@ -296,12 +296,12 @@ fn slo_attributes(attributes: &mut Attributes<'_>, record: &RequestRecord) {
     let (mut met, mut missed, mut violations) = (Vec::new(), Vec::new(), Vec::new());
     for (slo, verdict) in record.slos.verdicts(record) {
         match verdict {
-            Verdict::Met => met.push(slo.name()),
-            Verdict::Missed(objectives) => {
+            RequestVerdict::Met => met.push(slo.name()),
+            RequestVerdict::Missed(objectives) => {
                 missed.push(slo.name());
                 violations.extend(objectives.into_iter().map(|objective| format!("{}.{objective}", slo.name())));
             }
-            Verdict::Excluded => {}
+            RequestVerdict::Excluded => {}
         }
     }
     attributes.texts(attribute::SLOS_MET, met.into_iter());
@@ -460,9 +460,9 @@ mod tests {
     #[test]
     fn a_success_is_two_spans_with_what_is_known_of_it() {
         let mut record = record();
-        let asked = RequestShape { temperature: Some(0.7), max_tokens: Some(64), seed: Some(7), ..shape("tiny") };
-        let asked = RequestShape { top_k: Some(40), reasoning_level: Some("high"), output_type: Some("json"), ..asked };
-        record.shape = Arc::new(RequestShape { top_p: Some(f64::NAN), choices: Some(1), ..asked });
+        let base = RequestShape { temperature: Some(0.7), max_tokens: Some(64), seed: Some(7), ..shape("tiny") };
+        let base = RequestShape { top_k: Some(40), reasoning_level: Some("high"), output_type: Some("json"), ..base };
+        record.shape = Arc::new(RequestShape { top_p: Some(f64::NAN), choices: Some(1), ..base });
         record.usage.cache_write = Some(30);
         let finish = Some((FinishReason::Length, "length".into()));
         record.choices = smallvec::smallvec![Choice { index: 0, first: None, last: None, token_events: 5, finish }];
@@ -612,13 +612,13 @@ mod tests {
     #[test]
     fn where_a_model_lies_is_not_told_whoever_names_it() {
         let trace = RequestTrace::begin(&Sampler::default(), None, None);
-        for (answered, told) in [("/data/alice/llama", "llama"), ("/data/bob/phi", "phi")] {
+        for (answered, name) in [("/data/alice/llama", "llama"), ("/data/bob/phi", "phi")] {
             let shape = Arc::new(shape("/data/alice/llama"));
             let [_, client] =
                 spans(&RequestRecord { shape, response_model: Some(answered.into()), ..record() }, &trace);
             assert_eq!(client.name, "chat llama");
             let attributes = shown(&client);
-            for expected in ["gen_ai.request.model=llama", &format!("gen_ai.response.model={told}")] {
+            for expected in ["gen_ai.request.model=llama", &format!("gen_ai.response.model={name}")] {
                 assert!(attributes.iter().any(|attribute| attribute == expected), "{expected}: {attributes:?}");
             }
         }

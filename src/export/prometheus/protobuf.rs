@@ -27,7 +27,7 @@ pub struct MetricFamily {
     pub r#type: i32,
     /// Series.
     #[prost(message, repeated, tag = "4")]
-    pub metric: Vec<Metric>,
+    pub metric: Vec<ProtoMetric>,
     /// Unit.
     #[prost(string, tag = "5")]
     pub unit: String,
@@ -47,7 +47,7 @@ pub enum MetricType {
 
 /// A series with exactly one of the values.
 #[derive(Clone, PartialEq, Message)]
-pub struct Metric {
+pub struct ProtoMetric {
     /// Labels.
     #[prost(message, repeated, tag = "1")]
     pub label: Vec<LabelPair>,
@@ -59,7 +59,7 @@ pub struct Metric {
     pub counter: Option<Counter>,
     /// Value of a histogram.
     #[prost(message, optional, tag = "7")]
-    pub histogram: Option<Histogram>,
+    pub histogram: Option<ProtoHistogram>,
 }
 
 /// A label.
@@ -94,7 +94,7 @@ pub struct Counter {
 
 /// A histogram with classic and native buckets.
 #[derive(Clone, PartialEq, Message)]
-pub struct Histogram {
+pub struct ProtoHistogram {
     /// Number of values.
     #[prost(uint64, tag = "1")]
     pub sample_count: u64,
@@ -103,7 +103,7 @@ pub struct Histogram {
     pub sample_sum: f64,
     /// Classic buckets; the last bound is infinite.
     #[prost(message, repeated, tag = "3")]
-    pub bucket: Vec<Bucket>,
+    pub bucket: Vec<ProtoBucket>,
     /// The native buckets have 2^schema buckets per octave.
     #[prost(sint32, tag = "5")]
     pub schema: i32,
@@ -129,7 +129,7 @@ pub struct Histogram {
 
 /// A classic bucket.
 #[derive(Clone, PartialEq, Message)]
-pub struct Bucket {
+pub struct ProtoBucket {
     /// Number of values up to the bound.
     #[prost(uint64, tag = "1")]
     pub cumulative_count: u64,
@@ -203,7 +203,7 @@ fn family(family: &snapshot::FamilySnapshot) -> MetricFamily {
     }
 }
 
-fn metric(point: &DataPoint, r#type: MetricType) -> Metric {
+fn metric(point: &DataPoint, r#type: MetricType) -> ProtoMetric {
     let label = point.labels.iter().map(|label| LabelPair {
         name: label.name.chars().map(name::sanitize_char).collect(),
         value: match &label.value {
@@ -212,20 +212,21 @@ fn metric(point: &DataPoint, r#type: MetricType) -> Metric {
             LabelValue::Bool(truth) => truth.to_string(),
         },
     });
-    let metric = Metric { label: label.collect(), gauge: None, counter: None, histogram: None };
+    let metric = ProtoMetric { label: label.collect(), gauge: None, counter: None, histogram: None };
     let value = match &point.data {
         PointValue::Count(count) => *count as f64,
         PointValue::Gauge(level) => *level as f64,
         PointValue::Number(seconds) => *seconds,
         PointValue::Histogram(histogram, exemplars) => {
-            return Metric { histogram: Some(distribution(point, histogram, exemplars)), ..metric };
+            return ProtoMetric { histogram: Some(distribution(point, histogram, exemplars)), ..metric };
         }
     };
     match r#type {
-        MetricType::Counter => {
-            Metric { counter: Some(Counter { value, created_timestamp: Some(timestamp(point.created)) }), ..metric }
-        }
-        _ => Metric { gauge: Some(Gauge { value }), ..metric },
+        MetricType::Counter => ProtoMetric {
+            counter: Some(Counter { value, created_timestamp: Some(timestamp(point.created)) }),
+            ..metric
+        },
+        _ => ProtoMetric { gauge: Some(Gauge { value }), ..metric },
     }
 }
 
@@ -233,19 +234,17 @@ fn distribution(
     point: &DataPoint,
     histogram: &histogram::Histogram,
     exemplars: &[(usize, snapshot::BucketExemplar)],
-) -> Histogram {
+) -> ProtoHistogram {
     let bounds = histogram.layout().bounds().iter().copied().chain([f64::INFINITY]);
-    let exemplar_of = |at| exemplars.iter().find(|(bucket, _)| *bucket == at).map(|(_, kept)| exemplar(kept));
-    let bucket = bounds.zip(histogram.cumulative()).enumerate().map(|(at, (upper_bound, cumulative_count))| Bucket {
-        cumulative_count,
-        upper_bound,
-        exemplar: exemplar_of(at),
+    let exemplar_of = |at| exemplars.iter().find(|(bucket, _)| *bucket == at).map(|(_, source)| exemplar(source));
+    let bucket = bounds.zip(histogram.cumulative()).enumerate().map(|(at, (upper_bound, cumulative_count))| {
+        ProtoBucket { cumulative_count, upper_bound, exemplar: exemplar_of(at) }
     });
     let native = histogram.exponential();
     let (positive_span, positive_delta) = spans(&native);
-    let mut exemplars: Vec<Exemplar> = exemplars.iter().map(|(_, kept)| exemplar(kept)).collect();
+    let mut exemplars: Vec<Exemplar> = exemplars.iter().map(|(_, source)| exemplar(source)).collect();
     exemplars.sort_by_key(|exemplar| exemplar.timestamp.as_ref().map(|at| (at.seconds, at.nanos)));
-    Histogram {
+    ProtoHistogram {
         sample_count: histogram.count(),
         sample_sum: histogram.sum(),
         bucket: bucket.collect(),
@@ -286,12 +285,12 @@ fn spans(native: &histogram::ExponentialBuckets) -> (Vec<BucketSpan>, Vec<i64>) 
     (spans, deltas)
 }
 
-fn exemplar(kept: &snapshot::BucketExemplar) -> Exemplar {
+fn exemplar(source: &snapshot::BucketExemplar) -> Exemplar {
     let label = |name: &str, value: String| LabelPair { name: name.to_owned(), value };
     Exemplar {
-        label: vec![label("trace_id", kept.trace_id.to_string()), label("span_id", kept.span_id.to_string())],
-        value: kept.value,
-        timestamp: Some(timestamp(kept.unix)),
+        label: vec![label("trace_id", source.trace_id.to_string()), label("span_id", source.span_id.to_string())],
+        value: source.value,
+        timestamp: Some(timestamp(source.unix)),
     }
 }
 

@@ -67,7 +67,7 @@ impl ExemplarHistogram {
     pub(in crate::export) fn set_exemplar(&mut self, raw: u64, trace: &RequestTrace, unix: u64) {
         let layout = self.histogram.layout();
         let slot = &mut self.exemplars[layout.bucket_of(raw)];
-        if slot.is_none_or(|kept| kept.unix <= unix) {
+        if slot.is_none_or(|stored| stored.unix <= unix) {
             let value = layout.unit().value(raw as f64);
             *slot = Some(BucketExemplar { value, unix, trace_id: trace.trace_id, span_id: trace.server_span });
         }
@@ -173,7 +173,7 @@ impl SeriesCell {
         let data = match &self.value {
             MetricValue::Count(count) => PointValue::Count(*count),
             MetricValue::Distribution(ExemplarHistogram { histogram, exemplars }) => {
-                let exemplars = exemplars.iter().enumerate().filter_map(|(bucket, kept)| Some((bucket, (*kept)?)));
+                let exemplars = exemplars.iter().enumerate().filter_map(|(bucket, slot)| Some((bucket, (*slot)?)));
                 PointValue::Histogram(histogram.clone(), exemplars.collect())
             }
         };

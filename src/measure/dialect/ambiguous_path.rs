@@ -41,8 +41,8 @@ impl AmbiguousPath {
     pub(in crate::measure) fn note(&self, shape: &mut RequestShape, path: &[u8], scalar: Scalar<'_>) {
         shape.dialect = self.dialect_of(path);
         let request = shape.dialect.map_or(REQUEST, |dialect| dialect.request);
-        if let Some(asked) = field(request, path) {
-            asked.note(shape, scalar);
+        if let Some(request_field) = field(request, path) {
+            request_field.note(shape, scalar);
         }
     }
 
@@ -69,7 +69,7 @@ mod tests {
     use crate::measure::dialect::Routes;
     use crate::measure::shape::{RequestShape, ShapeReader};
 
-    fn asked(path: &str, body: &str) -> RequestShape {
+    fn shape_of(path: &str, body: &str) -> RequestShape {
         let mut reader = ShapeReader::new(RequestShape::of("POST", path, &Routes::default()), b"");
         body.as_bytes().chunks(1).for_each(|byte| reader.push(byte));
         reader.take()
@@ -90,19 +90,19 @@ mod tests {
             ("/", r#"{"prompt":"a","text":"b"}"#, None),
             ("/", "[]", None),
         ] {
-            assert_eq!(asked(path, body).dialect.map(|dialect| dialect.name), name, "{path} {body}");
+            assert_eq!(shape_of(path, body).dialect.map(|dialect| dialect.name), name, "{path} {body}");
         }
     }
 
     #[test]
     fn what_came_before_the_decision_is_not_lost_and_what_comes_after_is_read_in_its_dialect() {
-        let shape = asked(
+        let shape = shape_of(
             "/generate",
             r#"{"stream":true,"model":"m","text":"a","sampling_params":{"max_new_tokens":4,"n":2}}"#,
         );
         assert_eq!((shape.stream, shape.model.as_deref()), (Some(true), Some("m")));
         assert_eq!((shape.max_tokens, shape.choices), (Some(4), Some(2)));
-        let shape = asked("/generate", r#"{"input_ids":[1],"max_tokens":4,"temperature":0.5}"#);
+        let shape = shape_of("/generate", r#"{"input_ids":[1],"max_tokens":4,"temperature":0.5}"#);
         assert_eq!((shape.max_tokens, shape.temperature), (Some(4), Some(0.5)));
     }
 

@@ -55,7 +55,7 @@ pub enum ReplyField {
 
 /// Accumulates the fields of one document.
 #[derive(Debug, Default)]
-pub(in crate::measure) struct Document {
+pub(in crate::measure) struct ReplyDocument {
     /// Answers per prompt (`n`). Entries of a list share their prompt's tokens.
     answers: Option<u64>,
     usage: Usage,
@@ -71,7 +71,7 @@ pub(in crate::measure) struct Document {
     code: Option<String>,
 }
 
-impl Document {
+impl ReplyDocument {
     pub(in crate::measure) fn new(shape: &RequestShape) -> Self {
         Self { answers: shape.choices, ..Self::default() }
     }

@@ -25,7 +25,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     },
     request: REQUEST,
     prompt: &["tools", "systemInstruction", "system_instruction", "contents"],
-    kept: &["cachedContent", "cached_content"],
+    stored_keys: &["cachedContent", "cached_content"],
     reader: |_| Box::new(GeminiReader::default()),
     reply: REPLY,
     loose_json: true,

@@ -35,7 +35,7 @@ pub struct InjectUsage {
     options: StreamOptionsField,
     /// Held-back bytes of a `null` in place of `stream_options`.
     null: usize,
-    asked: InjectedUsage,
+    injected: InjectedUsage,
 }
 
 /// The object that contains the current bytes.
@@ -71,13 +71,13 @@ impl InjectUsage {
             stream: false,
             options: StreamOptionsField::default(),
             null: 0,
-            asked: InjectedUsage::default(),
+            injected: InjectedUsage::default(),
         }
     }
 
     /// Returns the added options; final after the last byte of the body.
     pub fn injected(&self) -> InjectedUsage {
-        self.asked
+        self.injected
     }
 
     /// Processes one read of the body; passes its bytes and the additions to `send`.
@@ -254,8 +254,8 @@ impl InjectUsage {
     }
 
     fn note(&mut self, usage: bool) {
-        self.asked.usage |= usage;
-        self.asked.continuous |= self.wants_continuous && !self.options.continuous;
+        self.injected.usage |= usage;
+        self.injected.continuous |= self.wants_continuous && !self.options.continuous;
     }
 }
 
@@ -272,7 +272,7 @@ mod tests {
     }
 
     /// Returns the edited body, which must not depend on how the input is split.
-    fn asked(continuous: bool, body: &str) -> (String, InjectedUsage) {
+    fn edited(continuous: bool, body: &str) -> (String, InjectedUsage) {
         let body = body.as_bytes();
         let whole = injected_into(continuous, &[body]);
         for cut in 0..=body.len() {
@@ -307,7 +307,7 @@ mod tests {
                 r#"{"stream":true,"stream_options": {"include_usage":true} ,"n":1}"#,
             ),
         ] {
-            assert_eq!(asked(false, body), (expected.to_owned(), USAGE));
+            assert_eq!(edited(false, body), (expected.to_owned(), USAGE));
         }
     }
 
@@ -330,7 +330,7 @@ mod tests {
                 USAGE,
             ),
         ] {
-            assert_eq!(asked(true, body), (expected.to_owned(), what));
+            assert_eq!(edited(true, body), (expected.to_owned(), what));
         }
     }
 
@@ -348,7 +348,7 @@ mod tests {
             "{\"stream\":tru",
             "not JSON } , : \" {",
         ] {
-            assert_eq!(asked(false, body), (body.to_owned(), InjectedUsage::default()), "{body}");
+            assert_eq!(edited(false, body), (body.to_owned(), InjectedUsage::default()), "{body}");
         }
     }
 }

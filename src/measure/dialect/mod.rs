@@ -83,7 +83,7 @@ pub(super) use ambiguous_path::{field, leads};
 use counters::count;
 pub(super) use counters::{ChoiceCounters, believed};
 pub use delta::{Delta, DeltaSink, OutputKind, TokenIncrement};
-pub(super) use document_reply::Document;
+pub(super) use document_reply::ReplyDocument;
 pub use document_reply::ReplyField;
 pub use finish_reason::finish_reason;
 pub use request::RequestField;
@@ -116,7 +116,7 @@ pub struct Dialect {
     /// Top-level keys of the request body that form its prompt, in this order: tools, system, messages.
     prompt: &'static [&'static str],
     /// Keys that name content stored on the server, which the server prepends to the prompt.
-    kept: &'static [&'static str],
+    stored_keys: &'static [&'static str],
     /// Reads one message of a gRPC request body; `None` for other bodies.
     pub(super) message: Option<fn(&mut RequestShape, &[u8])>,
     /// Creates the reader of one reply stream.
@@ -145,7 +145,7 @@ const USUAL: Dialect = Dialect {
     path: |_, _| (),
     request: &[],
     prompt: &["prompt"],
-    kept: &[],
+    stored_keys: &[],
     message: None,
     reader: |_| Box::new(NoopReader),
     reply: &[],

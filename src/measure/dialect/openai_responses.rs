@@ -22,7 +22,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     matches: |path| path.ends_with("/responses"),
     request: REQUEST,
     prompt: &["tools", "instructions", "input"],
-    kept: &[GOES_ON_FROM, "conversation", "prompt"],
+    stored_keys: &[GOES_ON_FROM, "conversation", "prompt"],
     reader: |_| Box::new(ResponsesReader { identified: false }),
     reply: REPLY,
     text: Some(&TextFields { choice: "output_index", text: &[&["delta"]], whole: &[&["output[].content[].text"]] }),

@@ -20,8 +20,8 @@ pub(super) struct UsageCounts([Option<u64>; 7]);
 
 impl UsageCounts {
     pub(super) fn set(&mut self, slot: u8, count: Option<u64>) {
-        if let Some(kept) = self.0.get_mut(usize::from(slot.wrapping_sub(INPUT))) {
-            *kept = believed(count);
+        if let Some(stored) = self.0.get_mut(usize::from(slot.wrapping_sub(INPUT))) {
+            *stored = believed(count);
         }
     }
 

@@ -94,7 +94,7 @@ const NESTED: [&str; 8] = [
 /// Names the response to continue from; the server has stored the conversation up to it.
 pub(super) const GOES_ON_FROM: &str = "previous_response_id";
 /// Numbers from here on mark fields of stored content.
-const KEPT: u8 = 0x80;
+const STORED: u8 = 0x80;
 /// Lists of conversation messages. Tools and system prompts may be lists too, but are not turns.
 const SAID: [&str; 3] = ["messages", "contents", "input"];
 /// Role of the messages that a person or an agent writes.
@@ -128,9 +128,9 @@ impl<'a> RequestBody<'a> {
     /// Walks the prompt; returns false if there is none.
     pub fn prompt(&mut self, dialect: &Dialect, sink: &mut impl PromptSink) -> bool {
         let mut found = false;
-        for (number, key) in (KEPT..).zip(dialect.kept).chain((0..).zip(dialect.prompt)) {
+        for (number, key) in (STORED..).zip(dialect.stored_keys).chain((0..).zip(dialect.prompt)) {
             let Some(value) = self.0.get_mut(key).filter(|value| !value.is_nothing()) else { continue };
-            found |= number < KEPT;
+            found |= number < STORED;
             sink.mark(&[mark::FIELD, number]);
             match value {
                 JsonValue::Array(messages) if messages.iter().all(|message| message.as_object().is_some()) => {
@@ -175,7 +175,7 @@ impl<'a> RequestBody<'a> {
         let mut found = [None; 5];
         for place in std::iter::once(&self.0).chain(nested) {
             for (key, value) in place.last_first() {
-                let Some((what, rank)) = asked(key) else { continue };
+                let Some((what, rank)) = cost_param(key) else { continue };
                 let slot = &mut found[what as usize];
                 // The earlier spelling in the list and the top-level object take precedence.
                 if slot.is_none_or(|(better, _)| rank < better) {
@@ -214,7 +214,7 @@ impl<'a> RequestBody<'a> {
 impl Dialect {
     /// True if servers of this API store responses that a request can continue from.
     pub fn keeps_answers(&self) -> bool {
-        self.kept.contains(&GOES_ON_FROM)
+        self.stored_keys.contains(&GOES_ON_FROM)
     }
 }
 
@@ -228,7 +228,7 @@ enum CostParam {
 }
 
 /// Returns the parameter that a key sets, and the rank of this spelling; the lowest rank wins.
-fn asked(key: &str) -> Option<(CostParam, u8)> {
+fn cost_param(key: &str) -> Option<(CostParam, u8)> {
     Some(match key {
         "min_tokens" => (CostParam::MinTokens, 0),
         "min_new_tokens" => (CostParam::MinTokens, 1),
@@ -505,19 +505,19 @@ mod tests {
 
     #[test]
     fn what_a_server_has_kept_is_in_front_of_the_prompt_by_its_name() {
-        for (dialect, body, kept) in [
+        for (dialect, body, stored) in [
             ("openai.responses", r#"{"instructions":"s","input":"yes""#, r#""previous_response_id":"resp_"#),
             ("openai.responses", r#"{"input":[{"role":"user","content":"yes"}]"#, r#""conversation":"conv_"#),
             ("openai.responses", r#"{"input":"yes""#, r#""prompt":"pmpt_"#),
             ("gemini", r#"{"contents":[{"parts":[{"text":"yes"}]}]"#, r#""cachedContent":"cachedContents/"#),
             ("sglang.generate", r#"{"text":"yes""#, r#""session_params":"rid "#),
         ] {
-            let asked = |kept: &str| walked(dialect, &[body, kept, "}"].concat()).bytes;
+            let bytes_with = |field: &str| walked(dialect, &[body, field, "}"].concat()).bytes;
             let [none, one, other] = ["", "1\"", "2\""].map(|id| match id {
-                "" => asked(""),
-                id => asked(&[",", kept, id].concat()),
+                "" => bytes_with(""),
+                id => bytes_with(&[",", stored, id].concat()),
             });
-            assert!(one != other && one.ends_with(&none), "{dialect} {kept}: nothing else is different");
+            assert!(one != other && one.ends_with(&none), "{dialect} {stored}: nothing else is different");
         }
         let mut nothing = Walked::default();
         let body = RequestBody::read(br#"{"previous_response_id":"resp_1"}"#);
@@ -526,9 +526,9 @@ mod tests {
 
     #[test]
     fn what_an_ollama_server_said_before_is_in_front_of_the_prompt() {
-        let asked =
+        let bytes_of =
             |context: &str| walked("ollama.generate", &format!(r#"{{"prompt":"p","context":{context}}}"#)).bytes;
-        let (one, other) = (asked("[1,2]"), asked("[1,3]"));
+        let (one, other) = (bytes_of("[1,2]"), bytes_of("[1,3]"));
         let shared = one.iter().zip(&other).take_while(|(a, b)| a == b).count();
         assert!(one != other && one[shared..].ends_with(b"p\xff\xff"), "{one:?}");
     }

@@ -26,7 +26,7 @@ pub(super) const DIALECT: Dialect = Dialect {
     route: "/generate",
     request: REQUEST,
     prompt: &["text", "input_ids", "image_data", "audio_data", "video_data"],
-    kept: &["session_params"],
+    stored_keys: &["session_params"],
     reader: |shape| Box::new(SglangGenerateReader::new(shape)),
     reply: REPLY,
     ..USUAL

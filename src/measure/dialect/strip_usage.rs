@@ -12,7 +12,7 @@ use crate::measure::json_walker::{FieldState, JsonWalker};
 /// Holds back an incomplete event until it is complete; no client can use it earlier anyway.
 #[derive(Debug)]
 pub struct StripUsage {
-    asked: InjectedUsage,
+    injected: InjectedUsage,
     /// The start of an incomplete event.
     held: Vec<u8>,
     /// Start of the incomplete event's last line; earlier bytes are not searched again.
@@ -22,9 +22,9 @@ pub struct StripUsage {
 }
 
 impl StripUsage {
-    /// Creates an editor that removes what `asked` added.
-    pub fn new(asked: InjectedUsage) -> Self {
-        Self { asked, held: Vec::new(), line: 0, given_up: false }
+    /// Creates an editor that removes what `injected` added.
+    pub fn new(injected: InjectedUsage) -> Self {
+        Self { injected, held: Vec::new(), line: 0, given_up: false }
     }
 
     /// Replaces `payload`, the bytes of one read, by the bytes for the client. `last` marks the end of the body.
@@ -36,36 +36,36 @@ impl StripUsage {
         if !self.held.is_empty() {
             self.held.append(payload);
             line = std::mem::take(&mut self.line);
-            if let (Err(begun), false) = (block(&self.held, line, last), last || self.held.len() > MAX_EVENT) {
-                self.line = begun;
+            if let (Err(line_start), false) = (block(&self.held, line, last), last || self.held.len() > MAX_EVENT) {
+                self.line = line_start;
                 return;
             }
             std::mem::swap(&mut self.held, payload);
         }
-        let (mut from, mut kept) = (0, 0);
-        let begun = loop {
+        let (mut from, mut to) = (0, 0);
+        let line_start = loop {
             let len = match block(&payload[from..], std::mem::take(&mut line), last) {
                 Ok(len) => len,
-                Err(begun) => break begun,
+                Err(line_start) => break line_start,
             };
             let shown = self.shown(&payload[from..from + len]);
             for piece in shown.into_iter().flatten() {
                 let piece = from + piece.start..from + piece.end;
                 let len = piece.len();
-                payload.copy_within(piece, kept);
-                kept += len;
+                payload.copy_within(piece, to);
+                to += len;
             }
             from += len;
         };
         let rest = payload.len() - from;
         if last || rest > MAX_EVENT {
             (self.given_up, self.held) = (true, Vec::new());
-            payload.copy_within(from.., kept);
-            payload.truncate(kept + rest);
+            payload.copy_within(from.., to);
+            payload.truncate(to + rest);
         } else {
             self.held.extend_from_slice(&payload[from..]);
-            self.line = begun;
-            payload.truncate(kept);
+            self.line = line_start;
+            payload.truncate(to);
         }
     }
 
@@ -78,13 +78,13 @@ impl StripUsage {
         }
         match UsageEvent::read(data) {
             Some(UsageEvent { alone: true, .. }) => {
-                if self.asked.usage {
+                if self.injected.usage {
                     [None, None]
                 } else {
                     whole
                 }
             }
-            Some(UsageEvent { member: Some(member), .. }) if self.asked.continuous => {
+            Some(UsageEvent { member: Some(member), .. }) if self.injected.continuous => {
                 [Some(0..at + member.start), Some(at + member.end..event.len())]
             }
             _ => whole,

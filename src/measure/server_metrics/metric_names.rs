@@ -19,14 +19,14 @@ struct MetricMapping {
     /// Label and value of the series, where one name holds several figures.
     label: Option<(&'static str, &'static str)>,
     /// Where a sample has the value.
-    value: MetricValue,
+    value: ValueSource,
     /// Factor for the value.
     scale: f64,
 }
 
 /// Where a sample has the value of a figure.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum MetricValue {
+enum ValueSource {
     /// Its value.
     Sample,
     /// A number in this label, of metrics that state a configuration.
@@ -40,7 +40,7 @@ const fn metric(figure: ServerMetric, names: &'static [&'static str]) -> MetricM
 }
 
 const fn scaled_metric(figure: ServerMetric, names: &'static [&'static str], scale: f64) -> MetricMapping {
-    MetricMapping { figure, names, label: None, value: MetricValue::Sample, scale }
+    MetricMapping { figure, names, label: None, value: ValueSource::Sample, scale }
 }
 
 const fn labelled_metric(
@@ -51,7 +51,7 @@ const fn labelled_metric(
     MetricMapping { label: Some(label), ..metric(figure, names) }
 }
 
-const fn valued_metric(figure: ServerMetric, names: &'static [&'static str], value: MetricValue) -> MetricMapping {
+const fn valued_metric(figure: ServerMetric, names: &'static [&'static str], value: ValueSource) -> MetricMapping {
     MetricMapping { value, ..metric(figure, names) }
 }
 
@@ -92,10 +92,10 @@ const METRIC_MAPPINGS: &[MetricMapping] = &[
     metric(ExternalQueries, &["vllm:external_prefix_cache_queries_total"]),
     metric(DecodeSeconds, &["vllm:request_decode_time_seconds_sum"]),
     metric(DecodeRequests, &["vllm:request_decode_time_seconds_count"]),
-    valued_metric(KvCapacity, &["vllm:cache_config_info"], MetricValue::Label("kv_cache_size_tokens")),
-    valued_metric(LoraSlots, &["vllm:lora_requests_info"], MetricValue::Label("max_lora")),
-    valued_metric(LoraRunning, &["vllm:lora_requests_info"], MetricValue::Names("running_lora_adapters")),
-    valued_metric(LoraWaiting, &["vllm:lora_requests_info"], MetricValue::Names("waiting_lora_adapters")),
+    valued_metric(KvCapacity, &["vllm:cache_config_info"], ValueSource::Label("kv_cache_size_tokens")),
+    valued_metric(LoraSlots, &["vllm:lora_requests_info"], ValueSource::Label("max_lora")),
+    valued_metric(LoraRunning, &["vllm:lora_requests_info"], ValueSource::Names("running_lora_adapters")),
+    valued_metric(LoraWaiting, &["vllm:lora_requests_info"], ValueSource::Names("waiting_lora_adapters")),
     metric(Waiting, &["sglang:num_queue_reqs"]),
     metric(Running, &["sglang:num_running_reqs"]),
     metric(KvUsage, &["sglang:token_usage"]),
@@ -211,7 +211,7 @@ pub fn figures(page: &str) -> BTreeMap<ServerMetric, f64> {
     figures
 }
 
-impl MetricValue {
+impl ValueSource {
     /// The value of a sample, 0 or more.
     fn of(self, sample: &Sample<'_>) -> Option<f64> {
         match self {

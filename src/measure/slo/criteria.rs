@@ -204,7 +204,7 @@ pub fn min_requests(share: f64) -> Option<u64> {
 }
 
 /// Verdict on whether at least `share` of all requests are good, given `good` of `seen`.
-pub fn kept(good: f64, seen: f64, share: f64) -> CriterionVerdict {
+pub fn share_verdict(good: f64, seen: f64, share: f64) -> CriterionVerdict {
     let (least, most) = interval(good, seen);
     match () {
         () if least >= share => CriterionVerdict::Yes,
@@ -232,11 +232,11 @@ mod tests {
     fn the_fewest_requests_that_prove_a_share_are_those_of_the_interval() {
         assert_eq!([0.5, 0.95, 0.99, 0.999].map(min_requests), [4, 73, 381, 3_838].map(Some));
         assert_eq!(min_requests(1.0), None);
-        assert!((1..500).all(|seen| kept(seen.into(), seen.into(), 1.0) == CriterionVerdict::Open(true)));
+        assert!((1..500).all(|seen| share_verdict(seen.into(), seen.into(), 1.0) == CriterionVerdict::Open(true)));
         for share in [0.5, 0.9, 0.95, 0.99, 0.999] {
             let least = min_requests(share).unwrap() as f64;
-            assert_eq!(kept(least, least, share), CriterionVerdict::Yes, "{share}");
-            assert_eq!(kept(least - 1.0, least - 1.0, share), CriterionVerdict::Open(true), "{share}");
+            assert_eq!(share_verdict(least, least, share), CriterionVerdict::Yes, "{share}");
+            assert_eq!(share_verdict(least - 1.0, least - 1.0, share), CriterionVerdict::Open(true), "{share}");
         }
         assert_eq!("ttft.p90<=1s goodput>=95%".parse::<Criteria>().unwrap().max_share(), 0.95);
     }
@@ -285,15 +285,15 @@ mod tests {
         let (least, most) = interval(81.0, 263.0);
         assert!((least - 0.2553).abs() < 5e-5 && (most - 0.3662).abs() < 5e-5, "{least} {most}");
         assert_eq!(
-            (kept(381.0, 381.0, 0.99), kept(380.0, 380.0, 0.99)),
+            (share_verdict(381.0, 381.0, 0.99), share_verdict(380.0, 380.0, 0.99)),
             (CriterionVerdict::Yes, CriterionVerdict::Open(true))
         );
         assert_eq!(
-            (kept(90.0, 100.0, 0.99), kept(98.0, 100.0, 0.99)),
+            (share_verdict(90.0, 100.0, 0.99), share_verdict(98.0, 100.0, 0.99)),
             (CriterionVerdict::No, CriterionVerdict::Open(false))
         );
         assert_eq!(
-            (kept(0.0, 0.0, 0.5), kept(1.0, 1.0, 1.0)),
+            (share_verdict(0.0, 0.0, 0.5), share_verdict(1.0, 1.0, 1.0)),
             (CriterionVerdict::Open(false), CriterionVerdict::Open(true))
         );
     }

@@ -73,7 +73,7 @@ impl Slos {
     }
 
     /// Every SLO that applies to these measurements, with its verdict.
-    pub fn judge<'a>(&'a self, judged: SloInput<'a>) -> impl Iterator<Item = (&'a Slo, Verdict)> {
+    pub fn judge<'a>(&'a self, judged: SloInput<'a>) -> impl Iterator<Item = (&'a Slo, RequestVerdict)> {
         let for_it = self.list.iter().filter(move |slo| slo.is_for(&judged));
         for_it.map(move |slo| (slo, slo.verdict(&judged, &self.gap_limits)))
     }
@@ -173,7 +173,7 @@ impl Metric {
 
 /// The verdict on one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RequestVerdict {
     /// Every objective was met.
     Met,
     /// Names of the missed objectives; `error` marks a request without a complete answer.
@@ -244,12 +244,14 @@ impl Slo {
         self.objectives.iter().any(|objective| objective.limit == Limit::Header)
     }
 
-    fn verdict(&self, judged: &SloInput<'_>, gap_limits: &[Gap]) -> Verdict {
+    fn verdict(&self, judged: &SloInput<'_>, gap_limits: &[Gap]) -> RequestVerdict {
         match judged.outcome {
             Outcome::Success => {}
-            Outcome::Cancelled if self.exclude_cancelled => return Verdict::Excluded,
-            Outcome::Failed | Outcome::Truncated | Outcome::Refused if self.exclude_failed => return Verdict::Excluded,
-            _ => return Verdict::Missed(vec!["error"]),
+            Outcome::Cancelled if self.exclude_cancelled => return RequestVerdict::Excluded,
+            Outcome::Failed | Outcome::Truncated | Outcome::Refused if self.exclude_failed => {
+                return RequestVerdict::Excluded;
+            }
+            _ => return RequestVerdict::Missed(vec!["error"]),
         }
         let mut missed = Vec::new();
         for objective in &self.objectives {
@@ -257,10 +259,10 @@ impl Slo {
                 Some(true) => {}
                 Some(false) if missed.contains(&objective.metric.name()) => {}
                 Some(false) => missed.push(objective.metric.name()),
-                None => return Verdict::Excluded,
+                None => return RequestVerdict::Excluded,
             }
         }
-        if missed.is_empty() { Verdict::Met } else { Verdict::Missed(missed) }
+        if missed.is_empty() { RequestVerdict::Met } else { RequestVerdict::Missed(missed) }
     }
 }
 
@@ -384,10 +386,10 @@ mod tests {
             slos.judge(judged).map(|(_, verdict)| verdict).next()
         };
         assert_eq!(verdict(None, None, Outcome::Success), None);
-        assert_eq!(verdict(Some(300), None, Outcome::Success), Some(Verdict::Met));
-        assert_eq!(verdict(Some(300), Some(19), Outcome::Success), Some(Verdict::Missed(vec!["tpot"])));
-        assert_eq!(verdict(Some(299), Some(20), Outcome::Success), Some(Verdict::Missed(vec!["ttft"])));
-        assert_eq!(verdict(Some(300), None, Outcome::Failed), Some(Verdict::Missed(vec!["error"])));
+        assert_eq!(verdict(Some(300), None, Outcome::Success), Some(RequestVerdict::Met));
+        assert_eq!(verdict(Some(300), Some(19), Outcome::Success), Some(RequestVerdict::Missed(vec!["tpot"])));
+        assert_eq!(verdict(Some(299), Some(20), Outcome::Success), Some(RequestVerdict::Missed(vec!["ttft"])));
+        assert_eq!(verdict(Some(300), None, Outcome::Failed), Some(RequestVerdict::Missed(vec!["error"])));
         for text in ["x: e2e<=header", "x: ttft<=headers", "x: itl.p99<=header"] {
             assert!(text.parse::<Slo>().is_err(), "{text}");
         }

@@ -1,11 +1,11 @@
 //! The values of a record that objectives evaluate.
 
-use super::{Slo, SloInput, Slos, Verdict};
+use super::{RequestVerdict, Slo, SloInput, Slos};
 use crate::measure::record::RequestRecord;
 
 impl Slos {
     /// Every SLO that applies to this record, with its verdict.
-    pub fn verdicts<'a>(&'a self, record: &'a RequestRecord) -> impl Iterator<Item = (&'a Slo, Verdict)> {
+    pub fn verdicts<'a>(&'a self, record: &'a RequestRecord) -> impl Iterator<Item = (&'a Slo, RequestVerdict)> {
         self.judge(SloInput::of(record))
     }
 }

@@ -294,12 +294,12 @@ impl Head {
     /// Returns the requested protocol, except `h2c`, because that upgrade would hide requests from the proxy.
     pub fn upgrade(&self) -> Option<&[u8]> {
         let first = self.get(KnownHeader::Upgrade)?;
-        let wanted = self.has_token(KnownHeader::Connection, "upgrade") && self.version == HttpVersion::Http11;
+        let is_requested = self.has_token(KnownHeader::Connection, "upgrade") && self.version == HttpVersion::Http11;
         // A server may choose any protocol from any of these fields (RFC 9110, section 7.8).
         let mut protocols =
             self.all(KnownHeader::Upgrade).flat_map(tokens).filter_map(|one| one.split(|b| *b == b'/').next());
         let is_h2c = protocols.any(|name| name.trim_ascii().eq_ignore_ascii_case(b"h2c"));
-        (wanted && !is_h2c).then_some(first)
+        (is_requested && !is_h2c).then_some(first)
     }
 
     /// Writes `METHOD target HTTP/1.1`.
@@ -426,8 +426,8 @@ mod tests {
     fn connection_cannot_name_away_where_a_message_goes_or_ends() {
         let head =
             request("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nConnection: host, content-length\r\n\r\n");
-        let kept: Vec<_> = head.unwrap().end_to_end().map(|(_, _, known)| known).collect();
-        assert_eq!(kept, [KnownHeader::Host, KnownHeader::ContentLength]);
+        let fields: Vec<_> = head.unwrap().end_to_end().map(|(_, _, known)| known).collect();
+        assert_eq!(fields, [KnownHeader::Host, KnownHeader::ContentLength]);
     }
 
     #[test]

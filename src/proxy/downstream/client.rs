@@ -62,7 +62,7 @@ impl DownstreamConnection {
     ) -> ReadOutcome {
         let limits = seat.worker().config().limits;
         let mut searched = 0;
-        let begun = std::future::poll_fn(|cx| {
+        let outcome = std::future::poll_fn(|cx| {
             loop {
                 // Old clients send an empty line after a body.
                 let empty = self.inbox.chunks(2).take_while(|line| *line == b"\r\n").count();
@@ -84,8 +84,8 @@ impl DownstreamConnection {
                 }
                 searched = self.inbox.len();
                 if searched > limits.head_bytes {
-                    let told = format!("the head is larger than {} bytes (--max-head-bytes)", limits.head_bytes);
-                    return Poll::Ready(ReadOutcome::Rejected(ProxyError::new(431, ErrorOrigin::Downstream, told)));
+                    let message = format!("the head is larger than {} bytes (--max-head-bytes)", limits.head_bytes);
+                    return Poll::Ready(ReadOutcome::Rejected(ProxyError::new(431, ErrorOrigin::Downstream, message)));
                 }
                 match self.poll_read(cx) {
                     Poll::Ready(Ok(true)) => continue,
@@ -119,7 +119,7 @@ impl DownstreamConnection {
         })
         .await;
         seat.clear_deadline();
-        begun
+        outcome
     }
 
     /// Reads into the inbox; false at the end of the stream.
@@ -167,12 +167,12 @@ impl DownstreamConnection {
     /// request.
     pub(super) async fn linger(mut self, most: usize) {
         let listen = async {
-            let mut heard = 0;
+            let mut received = 0;
             std::future::poll_fn(|cx| {
                 ready!(self.io.poll_finish(cx)).ok();
-                while heard < most {
+                while received < most {
                     match ready!(self.io.poll_read(cx, |bytes, _| bytes.len())) {
-                        Ok(Some(n)) => heard += n,
+                        Ok(Some(n)) => received += n,
                         _ => break,
                     }
                 }

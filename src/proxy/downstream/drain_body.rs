@@ -23,14 +23,14 @@ pub(super) async fn drain_http1(
     framing: Framing,
     observation: &mut RequestObserver,
 ) {
-    let (mut decoder, mut heard) = (BodyDecoder::new(framing), 0);
+    let (mut decoder, mut received) = (BodyDecoder::new(framing), 0);
     drain(|cx| {
         let Ok(used) = decoder.decode(&client.inbox, |payload| observation.on_drained_body(payload)) else {
             return Poll::Ready(false);
         };
         client.inbox.drain(..used);
-        heard += used;
-        if decoder.is_done() || heard >= MAX_DRAIN_BYTES {
+        received += used;
+        if decoder.is_done() || received >= MAX_DRAIN_BYTES {
             return Poll::Ready(false);
         }
         Poll::Ready(matches!(ready!(client.poll_read(cx)), Ok(true)))
@@ -40,14 +40,14 @@ pub(super) async fn drain_http1(
 
 /// Reads an HTTP/2 body.
 pub(super) async fn drain_http2(mut body: Incoming, observation: &mut RequestObserver) {
-    let mut heard = 0;
+    let mut received = 0;
     drain(|cx| {
         let Some(Ok(frame)) = ready!(std::pin::Pin::new(&mut body).poll_frame(cx)) else { return Poll::Ready(false) };
         if let Some(payload) = frame.data_ref() {
             observation.on_drained_body(payload);
-            heard += payload.len();
+            received += payload.len();
         }
-        Poll::Ready(heard < MAX_DRAIN_BYTES)
+        Poll::Ready(received < MAX_DRAIN_BYTES)
     })
     .await;
 }

@@ -112,8 +112,8 @@ async fn exchange(
     );
     let outgoing = UpstreamRequest::new(request, framing, &added, observation.usage_injection().is_some());
     // The wait for a connection must end with the client too.
-    let begun = unless_disconnected(client, upstream.begin(&outgoing)).await;
-    let mut exchange = match begun {
+    let outcome = unless_disconnected(client, upstream.begin(&outgoing)).await;
+    let mut exchange = match outcome {
         Some(Ok(exchange)) => exchange,
         Some(Err(broken)) => {
             drain_body::drain_http1(client, framing, &mut observation).await;

@@ -41,9 +41,9 @@ pub(super) async fn serve(socket: TcpStream, seat: ConnectionSlot) {
         None => MaybeTlsStream::plain(socket),
         Some(config) => {
             let (until, mut first) = (Clock::Monotonic.now().after(seat.worker().config().limits.head_timeout), [0]);
-            let begun = with_deadline(&seat, until, socket.peek(&mut first)).await;
+            let peeked = with_deadline(&seat, until, socket.peek(&mut first)).await;
             // A TLS handshake does not start with a letter; every HTTP method does.
-            if matches!(begun, Some(Ok(1))) && first[0].is_ascii_alphabetic() {
+            if matches!(peeked, Some(Ok(1))) && first[0].is_ascii_alphabetic() {
                 let refusal = ProxyError::new(400, ErrorOrigin::Downstream, "this port speaks TLS: try https://");
                 return h1::reject(MaybeTlsStream::plain(socket), &refusal).await;
             }

@@ -188,7 +188,7 @@ impl<'a> Relay<'a> {
                 _ => break,
             }
         }
-        let gone = match self.upload {
+        let disconnected = match self.upload {
             // Backpressure: the body stays unread until the server has taken some.
             UploadState::Reading(_) if self.exchange.backlog() >= HIGH_WATER_BYTES => {
                 self.client.io.poll_peer_closed(cx)
@@ -196,7 +196,7 @@ impl<'a> Relay<'a> {
             UploadState::Reading(_) => Poll::Pending,
             UploadState::Writing | UploadState::Done { .. } => self.client.poll_disconnected(cx),
         };
-        match gone {
+        match disconnected {
             Poll::Ready(()) => Err(RelayEnd::ClientGone),
             Poll::Pending => Ok(()),
         }
@@ -293,8 +293,8 @@ impl<'a> Relay<'a> {
             }
             status @ 100..=199 => {
                 // HTTP/1.0 clients do not accept interim responses, and 100 goes only to clients that expect it.
-                let wanted = status != 100 || self.request.get(KnownHeader::Expect).is_some();
-                if wanted && self.request.version() != HttpVersion::Http10 {
+                let is_expected = status != 100 || self.request.get(KnownHeader::Expect).is_some();
+                if is_expected && self.request.version() != HttpVersion::Http10 {
                     self.response.write_status_line(out);
                     self.response.write_fields(out, |_, hop| !hop);
                     out.extend_from_slice(b"\r\n");
@@ -370,20 +370,20 @@ impl<'a> Relay<'a> {
     fn poll_body(&mut self, cx: &mut Context<'_>, framing: Framing) -> Poll<Result<(), UpstreamError>> {
         let chunked = framing == Framing::Chunked;
         let out = &mut self.client.out;
-        let begun = out.len();
+        let start = out.len();
         let chunk = chunked.then(|| ChunkWriter::begin(out));
         let payload = out.len();
         let Poll::Ready(step) = self.exchange.poll_body(cx, out) else {
-            out.truncate(begun);
+            out.truncate(start);
             return Poll::Pending;
         };
-        let step = step.inspect_err(|_| out.truncate(begun))?;
+        let step = step.inspect_err(|_| out.truncate(start))?;
         let last = matches!(step, BodyStep::End) || self.exchange.has_ended();
         if let Some(asking) = self.observation.usage_injection() {
             asking.edit_response(out, payload, last);
         }
         // A read whose events are all stripped writes no chunk.
-        let payload = if out.len() > payload { payload..out.len() } else { begun..begun };
+        let payload = if out.len() > payload { payload..out.len() } else { start..start };
         if let Some(chunk) = chunk {
             self.client.written = ChunkWriter::end(out, chunk);
         }
@@ -394,7 +394,7 @@ impl<'a> Relay<'a> {
             if chunked {
                 ChunkWriter::finish(out, self.exchange.trailers());
             }
-            if out.len() > begun {
+            if out.len() > start {
                 self.pending.get_or_insert_default();
             }
             self.phase = RelayPhase::Done;

@@ -196,17 +196,17 @@ mod tests {
     fn a_server_that_asks_for_a_certificate_is_told_with_the_setting() {
         // The alert and the closed socket race; either may be seen first.
         let alert = Error::AlertReceived(AlertDescription::CertificateRequired);
-        let told = UpstreamError::Io(io::Error::new(io::ErrorKind::InvalidData, alert)).to_string();
+        let message = UpstreamError::Io(io::Error::new(io::ErrorKind::InvalidData, alert)).to_string();
         let expected = "the connection failed: received fatal alert: CertificateRequired; it asks for a client's \
             certificate, which --upstream-cert names";
-        assert_eq!(told, expected);
+        assert_eq!(message, expected);
     }
 
     #[test]
     fn a_machine_that_has_nothing_to_connect_from_is_told_so() {
-        let told = describe(io::Error::from(Errno::EADDRNOTAVAIL));
+        let message = describe(io::Error::from(Errno::EADDRNOTAVAIL));
         let expected = "Cannot assign requested address (os error 99); this machine has no address of its kind, or no \
             port left for it (net.ipv4.ip_local_port_range)";
-        assert_eq!(told, expected);
+        assert_eq!(message, expected);
     }
 }

@@ -142,7 +142,7 @@ impl UpstreamClient {
     pub(super) async fn begin(&self, request: &UpstreamRequest<'_>) -> Result<UpstreamExchange, UpstreamError> {
         let now = Clock::Monotonic.now();
         let grpc = request.head.grpc().is_some();
-        let kept = if self.connector.is_http2(grpc) {
+        let pooled = if self.connector.is_http2(grpc) {
             let open = self.http2.borrow_mut().open();
             if let Some(connection) = open {
                 return self.begin_http2(connection, request);
@@ -151,7 +151,7 @@ impl UpstreamClient {
         } else {
             request.repeatable.then(|| self.pool.borrow_mut().take(now)).flatten()
         };
-        let connection = match kept {
+        let connection = match pooled {
             Some(connection) => connection,
             None => {
                 let io = self.connect().await?;

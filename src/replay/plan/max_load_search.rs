@@ -6,11 +6,11 @@
 //! level met then runs once more for longer. If it passes, it is the result; otherwise the search continues below it.
 //!
 //! # Confidence
-//! The counts of all trials at a level are summed and judged by [`kept`]. An inconclusive level runs again, at most
-//! [`MAX_TRIALS_PER_LEVEL`] times in total; then the observed share decides, and the result is marked as not confident.
-//! While levels still double, a level that looks met counts as met: the final trial reveals a mistake. A level with
-//! growing concurrency is missed whatever its latencies, because these depend on the trial's duration. A single short
-//! trial may look saturated by chance, so the level runs again, unless its counts are conclusive too.
+//! The counts of all trials at a level are summed and judged by [`share_verdict`]. An inconclusive level runs again, at
+//! most [`MAX_TRIALS_PER_LEVEL`] times in total; then the observed share decides, and the result is marked as not
+//! confident. While levels still double, a level that looks met counts as met: the final trial reveals a mistake. A
+//! level with growing concurrency is missed whatever its latencies, because these depend on the trial's duration. A
+//! single short trial may look saturated by chance, so the level runs again, unless its counts are conclusive too.
 //!
 //! An invalid trial is no evidence about the server and is repeated. After [`MAX_TRIALS_PER_LEVEL`] invalid trials this
 //! machine cannot send the level: it is not measured. Then the search goes no higher, confirms the highest level met
@@ -18,7 +18,7 @@
 //!
 //! The trials are the only state, so an interrupted search resumes from them.
 
-use crate::measure::slo::criteria::{CriterionVerdict, ObservedShare, kept};
+use crate::measure::slo::criteria::{CriterionVerdict, ObservedShare, share_verdict};
 
 /// Largest ratio of the lowest level missed to the highest level met in a final result.
 pub const MAX_LEVEL_RATIO: f64 = 1.05;
@@ -247,7 +247,7 @@ fn worst(trials: &[&LevelTrial]) -> CriterionVerdict {
     for goal in 0..goals {
         let sum = |of: fn(&ObservedShare) -> f64| trials.iter().map(|trial| of(&trial.seen[goal])).sum();
         let share = trials[0].seen[goal].share;
-        worst = match (worst, kept(sum(|seen| seen.good), sum(|seen| seen.of), share)) {
+        worst = match (worst, share_verdict(sum(|seen| seen.good), sum(|seen| seen.of), share)) {
             (CriterionVerdict::No, _) | (_, CriterionVerdict::No) => CriterionVerdict::No,
             (CriterionVerdict::Open(a), CriterionVerdict::Open(b)) => CriterionVerdict::Open(a && b),
             (CriterionVerdict::Open(looks), CriterionVerdict::Yes)

@@ -70,8 +70,8 @@ pub(in crate::replay) fn insert_some(body: &mut Map<String, Value>, key: &str, v
 /// The earlier turns as messages; the last message has `content`.
 fn messages(ask: &BodySpec<'_>, content: impl Into<Value>) -> Option<Value> {
     let message = |role, content: Value| json!({"role": role, "content": content});
-    let past = ask.past_turns.iter().flat_map(|said| {
-        [message("user", said.user.as_str().into()), message("assistant", said.assistant.as_str().into())]
+    let past = ask.past_turns.iter().flat_map(|turn| {
+        [message("user", turn.user.as_str().into()), message("assistant", turn.assistant.as_str().into())]
     });
     Some(past.chain([message("user", content.into())]).collect())
 }
@@ -132,7 +132,7 @@ impl BodySpec<'_> {
 
 /// Earlier turns and the prompt as one text.
 fn text(ask: &BodySpec<'_>) -> Option<String> {
-    let past = ask.past_turns.iter().flat_map(|said| [&*said.user, &*said.assistant]);
+    let past = ask.past_turns.iter().flat_map(|turn| [&*turn.user, &*turn.assistant]);
     Some(past.chain([ask.prompt]).collect())
 }
 
@@ -163,7 +163,7 @@ pub(in crate::replay) fn openai_completions(body: &mut Map<String, Value>, ask: 
     insert_some(body, "prompt", text(ask));
     openai(body, ask);
     // In this API `logprobs` is the number of alternatives.
-    insert_some(body, "logprobs", ask.params.logprobs.filter(|wanted| *wanted).map(|_| 1));
+    insert_some(body, "logprobs", ask.params.logprobs.filter(|enabled| *enabled).map(|_| 1));
 }
 
 pub(in crate::replay) fn openai_responses(body: &mut Map<String, Value>, ask: &BodySpec<'_>) {

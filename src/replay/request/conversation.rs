@@ -115,8 +115,8 @@ impl ConversationTurn {
             return Self { verbatim: Some(false), ..Self::first(content, send) };
         };
         let past = history.tokens.saturating_add(added).saturating_add_signed(history.overhead_tokens);
-        let asked = content.text_tail(&send.row(), content.tokens(&send.entry).saturating_sub(past).max(1));
-        Self { history, prompt: asked, verbatim: Some(true) }
+        let prompt = content.text_tail(&send.row(), content.tokens(&send.entry).saturating_sub(past).max(1));
+        Self { history, prompt, verbatim: Some(true) }
     }
 
     pub(in crate::replay) fn past_turns(&self) -> &[PastTurn] {
@@ -188,9 +188,9 @@ mod tests {
     }
 
     fn history() -> ConversationHistory {
-        let said = vec![PastTurn { user: " the and".into(), assistant: "Yes.".into() }];
+        let turns = vec![PastTurn { user: " the and".into(), assistant: "Yes.".into() }];
         // A prompt of 40 tokens is two whole blocks of 16.
-        ConversationHistory { turns: said, bytes: 12, tokens: 50, overhead_tokens: 3, blocks: vec![1, 2] }
+        ConversationHistory { turns, bytes: 12, tokens: 50, overhead_tokens: 3, blocks: vec![1, 2] }
     }
 
     #[test]

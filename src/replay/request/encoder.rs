@@ -145,7 +145,7 @@ impl RequestEncoder {
     }
 
     /// The planned values of a row's request. `stretch` is run time per trace time.
-    pub fn wanted(&self, send: &ScheduledRequest, stretch: f64) -> RequestTargets {
+    pub fn planned_values(&self, send: &ScheduledRequest, stretch: f64) -> RequestTargets {
         let (entry, leave) = (&send.entry, self.client_abort(send));
         RequestTargets {
             input_tokens: Some(self.content.tokens(&send.entry)),

@@ -136,12 +136,12 @@ const EXTRA_OUTPUT_TOKENS: u64 = 256;
 /// The output token limit per choice; a row counts the tokens of all choices. For an aborted row it exceeds the
 /// recorded tokens, because the client would have received more.
 pub fn max_output_tokens(entry: &TraceEntry) -> Option<u64> {
-    let (asked, choices) = (entry.params.max_tokens, entry.params.n.unwrap_or(1).max(1));
+    let (max_tokens, choices) = (entry.params.max_tokens, entry.params.n.unwrap_or(1).max(1));
     let limit = match entry.output_tokens.map(|all| all.div_ceil(choices)) {
         Some(got) if entry.is_aborted() => {
-            asked.filter(|asked| *asked > got).or(Some(got.saturating_add(EXTRA_OUTPUT_TOKENS)))
+            max_tokens.filter(|max| *max > got).or(Some(got.saturating_add(EXTRA_OUTPUT_TOKENS)))
         }
-        output => output.or(asked),
+        output => output.or(max_tokens),
     };
     limit.map(|tokens| tokens.max(1))
 }
@@ -204,7 +204,7 @@ impl RequestTemplate {
     pub fn body(
         &self,
         entry: &TraceEntry,
-        said: &[PastTurn],
+        past_turns: &[PastTurn],
         prompt: &str,
         exact: bool,
         seed: u64,
@@ -214,7 +214,7 @@ impl RequestTemplate {
         let media: Vec<Media> = taken.filter_map(|(place, part)| Media::synthesize(part, mix(seed ^ place))).collect();
         let ask = BodySpec {
             prompt,
-            past_turns: said,
+            past_turns,
             media: &media,
             model: entry.model.as_deref(),
             params: &entry.params,
@@ -330,10 +330,10 @@ mod tests {
 
     #[test]
     fn what_was_said_before_goes_in_messages_or_in_front() {
-        let said = [PastTurn { user: " a".to_owned(), assistant: "B".to_owned() }];
+        let past = [PastTurn { user: " a".to_owned(), assistant: "B".to_owned() }];
         let body = |dialect: &str| {
             let body =
-                RequestTemplate::named(dialect).unwrap().body(&entry(), &said, " c", true, 0, &OwnFields::default());
+                RequestTemplate::named(dialect).unwrap().body(&entry(), &past, " c", true, 0, &OwnFields::default());
             serde_json::from_slice::<Value>(&body).unwrap()
         };
         let messages = json!([{"role": "user", "content": " a"}, {"role": "assistant", "content": "B"},

@@ -72,11 +72,11 @@ pub fn fetch_single_token_words(
     runtime.block_on(async {
         let mut asking = JoinSet::new();
         let number = servers.len();
-        for (at, asked) in servers.into_iter().enumerate() {
-            let tls = tls.clone().filter(|_| asked.target.tls);
-            let connector = TargetConnector::new(asked.target.clone(), tls, connect_timeout);
+        for (at, endpoint) in servers.into_iter().enumerate() {
+            let tls = tls.clone().filter(|_| endpoint.target.tls);
+            let connector = TargetConnector::new(endpoint.target.clone(), tls, connect_timeout);
             asking.spawn_local(async move {
-                (at, Clock::Monotonic.timeout(TOKENIZE_TIMEOUT, asked.single_token_words(&connector)).await)
+                (at, Clock::Monotonic.timeout(TOKENIZE_TIMEOUT, endpoint.single_token_words(&connector)).await)
             });
         }
         let answers = asking.join_all().await.into_iter().collect::<BTreeMap<_, _>>();

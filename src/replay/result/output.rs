@@ -29,7 +29,7 @@ impl RunOutput {
     /// The folder cannot be created, or already holds a result.
     pub fn new(folder: &Path, header: TraceHeader) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
-        let refused = |said: &str| Err(io::Error::new(io::ErrorKind::AlreadyExists, said));
+        let refused = |message: &str| Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
         if folder.join(RUN_FILE).exists() {
             return refused("it holds a result already; name another folder");
         }

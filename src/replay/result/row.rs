@@ -60,7 +60,7 @@ pub struct CompletedRequest {
     /// Index of the target.
     pub target: usize,
     /// The planned values; its prompt was generated for this many tokens.
-    pub wanted: RequestTargets,
+    pub planned_values: RequestTargets,
     /// Time since the end of the session's previous response, if any.
     pub think: Option<Gap>,
     /// The observer's record. Its `received` is the time of the first byte sent.
@@ -95,29 +95,29 @@ impl CompletedRequest {
     pub fn row(&self, begin: Stamp, upstream: &str) -> TraceEntry {
         let (record, times) = (&self.record, &self.record.times);
         let after = |at: Stamp| at.since(times.received).as_nanos();
-        let asked = &self.scheduled.entry;
+        let entry = &self.scheduled.entry;
         let usage = record.usage;
         let response = response_fields(record, after);
         TraceEntry {
             at: times.received.since(begin).as_nanos(),
             planned: Some(self.planned.since(begin).as_nanos()),
-            model: asked.model.clone(),
+            model: entry.model.clone(),
             stream: record.shape.stream,
-            params: RequestParams { max_tokens: max_output_tokens(asked), ..asked.params.clone() },
+            params: RequestParams { max_tokens: max_output_tokens(entry), ..entry.params.clone() },
             prompt: PromptShape {
                 bytes: None,
-                tokens: usage.input.or(self.wanted.input_tokens),
+                tokens: usage.input.or(self.planned_values.input_tokens),
                 source: usage.input.map(|_| CountSource::Usage),
                 cached: usage.cached,
                 blocks: self.blocks(),
                 parts: Vec::new(),
             },
-            session: asked.session.clone(),
-            turn: asked.turn,
-            parent: asked.parent.clone(),
+            session: entry.session.clone(),
+            turn: entry.turn,
+            parent: entry.parent.clone(),
             think: self.think.map(Gap::as_nanos),
             in_flight: Some(self.in_flight),
-            wanted: self.wanted.clone(),
+            wanted: self.planned_values.clone(),
             transfer: Some(Box::new(TransferStats {
                 connecting: Some(self.connect_time.as_nanos()),
                 head: times.head.map(after),
@@ -127,7 +127,7 @@ impl CompletedRequest {
                 reads: times.head.map(|_| self.reads),
             })),
             upstream: Some(upstream.to_owned()),
-            slo: asked.slo.clone(),
+            slo: entry.slo.clone(),
             timing: Timing { lost_gaps: (self.lost_gaps > 0).then_some(self.lost_gaps), ..response.timing },
             ..response
         }

@@ -112,11 +112,11 @@ impl ReplayExchange {
             Some(io) => io,
             None => self.connect().await?,
         };
-        while let Some(told) = self.enqueue_write(&io) {
-            let told = self.pending_write.insert(told).await;
+        while let Some(result_rx) = self.enqueue_write(&io) {
+            let result = self.pending_write.insert(result_rx).await;
             self.pending_write = None;
             // The writer may have shut down first.
-            let WriteResult { wire, began, sent, bytes } = told.ok()?;
+            let WriteResult { wire, began, sent, bytes } = result.ok()?;
             self.job.as_mut()?.wire = Some(wire);
             if let Some(bytes) = bytes {
                 self.begin(began);
@@ -235,8 +235,8 @@ impl ReplayExchange {
         if sent.is_some() {
             self.finish_write(sent);
         }
-        let said = self.job.as_ref().is_some_and(|job| job.turn.is_some()).then(|| self.worker.text_budget());
-        let mut reply = ResponseReader::new(said);
+        let budget = self.job.as_ref().is_some_and(|job| job.turn.is_some()).then(|| self.worker.text_budget());
+        let mut reply = ResponseReader::new(budget);
         loop {
             let read = poll_fn(|cx| {
                 if sent.is_none() {
@@ -311,7 +311,7 @@ impl ReplayExchange {
         let ResponseGaps { gaps, lost, reads } = std::mem::take(&mut self.response_gaps);
         let done = CompletedRequest {
             target: job.target,
-            wanted: job.wanted,
+            planned_values: job.planned_values,
             think: self.previous_ended.map(|after| began.since(after)),
             scheduled: job.scheduled,
             planned: self.planned,
@@ -331,9 +331,9 @@ impl ReplayExchange {
 
 /// Returns the future's output and its duration.
 async fn timed<F: Future>(future: F) -> (F::Output, Gap) {
-    let begun = Clock::Monotonic.now();
+    let started_at = Clock::Monotonic.now();
     let output = future.await;
-    (output, Clock::Monotonic.now().since(begun))
+    (output, Clock::Monotonic.now().since(started_at))
 }
 
 impl Drop for ReplayExchange {

@@ -87,7 +87,7 @@ fn build_request(send: ScheduledRequest, config: &Config, follows: bool) -> Resu
     Ok(ReplayRequest {
         form: encoder.template(&send)?,
         target: encoder.target(&send).ok_or_else(|| no_target(send.entry.model.as_deref()))?,
-        wanted: encoder.wanted(&send, config.think_time_scale),
+        planned_values: encoder.planned_values(&send, config.think_time_scale),
         client_abort: encoder.client_abort(&send),
         is_later_turn: follows,
         turn: None,

@@ -22,7 +22,7 @@ pub(in crate::replay) struct ReplayRequest {
     pub(in crate::replay) form: &'static RequestTemplate,
     /// Index of the target.
     pub(in crate::replay) target: usize,
-    pub(in crate::replay) wanted: RequestTargets,
+    pub(in crate::replay) planned_values: RequestTargets,
     pub(in crate::replay) client_abort: Option<ClientAbort>,
     /// It waits for the turn before it.
     pub(in crate::replay) is_later_turn: bool,

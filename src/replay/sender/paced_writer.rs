@@ -90,15 +90,11 @@ impl PacedWriter {
     ) -> Result<oneshot::Receiver<WriteResult>, WireRequest> {
         // A duplicate descriptor: the connection may close in the meantime, and another one could get its number.
         let Ok(socket) = socket.as_fd().try_clone_to_owned() else { return Err(wire) };
-        let (told, written) = oneshot::channel();
+        let (result_tx, written) = oneshot::channel();
         let mut strokes = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if !strokes.shut_down {
             let is_next = strokes.due.peek().is_none_or(|Reverse(next)| at < next.at);
-            strokes.due.push(Reverse(TimerEntry {
-                at,
-                number,
-                item: ScheduledWrite { socket, wire, result_tx: told },
-            }));
+            strokes.due.push(Reverse(TimerEntry { at, number, item: ScheduledWrite { socket, wire, result_tx } }));
             self.waiting.store(strokes.due.len(), Relaxed);
             drop(strokes);
             if is_next {
@@ -147,7 +143,7 @@ impl PacedWriter {
 
 impl ScheduledWrite {
     fn write(self) {
-        let Self { socket, wire, result_tx: told } = self;
+        let Self { socket, wire, result_tx } = self;
         let began = Clock::Monotonic.now();
         let peeked = recv(socket.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT);
         let bytes = (peeked == Err(Errno::EAGAIN)).then(|| {
@@ -158,7 +154,7 @@ impl ScheduledWrite {
         let sent = (bytes == Some(wire.bytes.len())).then(|| Clock::Monotonic.now());
         drop(socket);
         // A closed receiver means that the run was stopped.
-        _ = told.send(WriteResult { wire, began, sent, bytes }).is_ok();
+        _ = result_tx.send(WriteResult { wire, began, sent, bytes }).is_ok();
     }
 }
 
@@ -186,11 +182,11 @@ mod tests {
 
     /// Writes these and shuts the writer down with the last.
     fn written(pen: &PacedWriter, socket: &TcpStream, strokes: &[(Stamp, u64, &str)]) -> Vec<WriteResult> {
-        let told: Vec<_> = strokes
+        let receivers: Vec<_> = strokes
             .iter()
             .map(|(at, number, text)| pen.enqueue(*at, *number, socket, wire(*text)).ok().unwrap())
             .collect();
-        told.into_iter().map(|told| told.blocking_recv().unwrap()).collect()
+        receivers.into_iter().map(|receiver| receiver.blocking_recv().unwrap()).collect()
     }
 
     #[test]
@@ -240,8 +236,8 @@ mod tests {
     fn what_the_socket_does_not_take_at_once_is_left_to_others() {
         let (pen, _thread) = PacedWriter::start().unwrap();
         let (ours, _theirs) = pair();
-        let told = pen.enqueue(in_millis(1), 1, &ours, wire(vec![b'a'; 64 << 20])).ok().unwrap();
-        let written = told.blocking_recv().unwrap();
+        let receiver = pen.enqueue(in_millis(1), 1, &ours, wire(vec![b'a'; 64 << 20])).ok().unwrap();
+        let written = receiver.blocking_recv().unwrap();
         assert!(written.bytes.is_some_and(|bytes| bytes > 0 && bytes < 64 << 20), "{:?}", written.bytes);
         assert_eq!(written.sent, None);
         pen.shutdown();

@@ -107,8 +107,8 @@ impl TargetPool {
         self.connector.connect().await
     }
 
-    /// Opens connections for `wanted` requests ahead of time, and drops expired ones.
-    pub(in crate::replay) fn preconnect(self: &Rc<Self>, wanted: usize, now: Stamp) {
+    /// Opens connections for `count` requests ahead of time, and drops expired ones.
+    pub(in crate::replay) fn preconnect(self: &Rc<Self>, count: usize, now: Stamp) {
         for idle in [&self.fresh, &self.used] {
             let mut idle = idle.borrow_mut();
             while idle.front().is_some_and(|idle| now.since(idle.since) >= MAX_IDLE) {
@@ -119,7 +119,7 @@ impl TargetPool {
         let rested = self.used.borrow().partition_point(|idle| now.since(idle.since) >= REUSE_DELAY);
         let ready = rested + self.fresh.borrow().len() + self.connecting.get();
         let room = MAX_CONCURRENT_HANDSHAKES.saturating_sub(self.connecting.get());
-        for _ in 0..wanted.saturating_sub(ready).min(room) {
+        for _ in 0..count.saturating_sub(ready).min(room) {
             self.connecting.set(self.connecting.get() + 1);
             let pool = Rc::clone(self);
             tokio::task::spawn_local(async move {

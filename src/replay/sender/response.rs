@@ -44,9 +44,9 @@ pub(in crate::replay) struct ResponseReader {
 }
 
 impl ResponseReader {
-    /// Collects the text if `said` is a budget.
-    pub(in crate::replay) fn new(said: Option<TextBudget>) -> Self {
-        Self { text_budget: said, ..Self::default() }
+    /// Collects the text if there is a `text_budget`.
+    pub(in crate::replay) fn new(text_budget: Option<TextBudget>) -> Self {
+        Self { text_budget, ..Self::default() }
     }
 
     /// True if the connection is reusable after the response.
@@ -77,7 +77,7 @@ impl ResponseReader {
         bytes: &[u8],
         arrival: Arrival,
         observer: &mut StreamObserver,
-        kept: &mut ResponseGaps,
+        gaps: &mut ResponseGaps,
     ) -> Result<(), FailureReason> {
         let head;
         let mut rest = bytes;
@@ -97,11 +97,11 @@ impl ResponseReader {
             brought |= !payload.is_empty();
             observer.bytes(arrival.at, payload);
             if let Some(progress) = observer.progress(arrival.at) {
-                kept.push(&progress.gaps);
+                gaps.push(&progress.gaps);
             }
         };
         let used = body.decode(rest, &mut read).map_err(|_| FailureReason::Malformed)?;
-        kept.reads = kept.reads.saturating_add(brought.into());
+        gaps.reads = gaps.reads.saturating_add(brought.into());
         if used < rest.len() {
             // More bytes than the response: they belong to no request.
             self.keep_alive = false;

@@ -143,6 +143,8 @@ mod tests {
         ] {
             assert!(target(bad).is_err(), "{bad}");
         }
-        assert!(target("http://h:1/v1/chat/completions/").is_err_and(|said| said.contains("without a request's path")));
+        assert!(
+            target("http://h:1/v1/chat/completions/").is_err_and(|error| error.contains("without a request's path"))
+        );
     }
 }

@@ -182,12 +182,12 @@ async fn preconnect(worker: std::rc::Weak<SendWorker>) {
             let Some(worker) = worker.upgrade() else { return };
             let now = Clock::Monotonic.now();
             let horizon = now.after(PRECONNECT_AHEAD);
-            let mut wanted = vec![0; worker.pools.len()];
+            let mut counts = vec![0; worker.pools.len()];
             for Reverse(due) in worker.queue.borrow().iter().filter(|Reverse(due)| due.at <= horizon) {
-                wanted[due.item.target % worker.pools.len()] += 1;
+                counts[due.item.target % worker.pools.len()] += 1;
             }
-            for (pool, wanted) in worker.pools.iter().zip(wanted) {
-                pool.preconnect(wanted, now);
+            for (pool, count) in worker.pools.iter().zip(counts) {
+                pool.preconnect(count, now);
             }
         }
         Clock::Monotonic.sleep(PRECONNECT_INTERVAL).await;

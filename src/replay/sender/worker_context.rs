@@ -182,7 +182,7 @@ impl SendWorker {
 
     /// A turn's due time: the end of the previous response plus the think time, scaled as the trace is.
     fn turn_due(&self, job: &ReplayRequest, ended: Stamp) -> Stamp {
-        match job.wanted.think {
+        match job.planned_values.think {
             Some(think) => ended.after(Gap::from_nanos(think)),
             None if self.config.loop_mode == LoopMode::Closed => ended,
             None => self.begin.after(job.scheduled.at).max(ended),

@@ -123,7 +123,7 @@ pub fn fetch_server_info(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
     runtime.block_on(async {
         let of = |target: &TargetUrl| {
-            let pages = PAGES.map(|(path, kept)| {
+            let pages = PAGES.map(|(path, pointers)| {
                 let (target, fields) = (target.clone(), fields.to_vec());
                 let connector = TargetConnector::new(target.clone(), tls.clone().filter(|_| target.tls), FETCH_TIMEOUT);
                 tokio::task::spawn_local(async move {
@@ -134,23 +134,23 @@ pub fn fetch_server_info(
                         fields: &fields,
                         body: None,
                     };
-                    let asked = fetch(&connector, question, MAX_PAGE_BYTES);
-                    let page = Clock::Monotonic.timeout(FETCH_TIMEOUT, asked).await?.ok()?;
-                    Some((path, select_fields(&page, kept))).filter(|(_, picked)| !picked.is_empty())
+                    let response = fetch(&connector, question, MAX_PAGE_BYTES);
+                    let page = Clock::Monotonic.timeout(FETCH_TIMEOUT, response).await?.ok()?;
+                    Some((path, select_fields(&page, pointers))).filter(|(_, picked)| !picked.is_empty())
                 })
             });
             async move {
-                let mut told = ServerInfo::new();
+                let mut info = ServerInfo::new();
                 for page in pages {
                     // A panicked task counts as no response.
-                    told.extend(page.await.ok().flatten());
+                    info.extend(page.await.ok().flatten());
                 }
-                told
+                info
             }
         };
-        let asked: Vec<_> = targets.iter().map(of).collect();
+        let fetches: Vec<_> = targets.iter().map(of).collect();
         let mut all = Vec::new();
-        for one in asked {
+        for one in fetches {
             all.push(one.await);
         }
         Ok(all)
@@ -158,7 +158,7 @@ pub fn fetch_server_info(
 }
 
 /// Extracts the listed fields from a page.
-fn select_fields(page: &[u8], kept: &[&str]) -> Map<String, Value> {
+fn select_fields(page: &[u8], pointers: &[&str]) -> Map<String, Value> {
     let Ok(page) = serde_json::from_slice::<Value>(page) else { return Map::new() };
     let short = |value: &Value| match value {
         Value::Number(_) | Value::Bool(_) => true,
@@ -169,7 +169,7 @@ fn select_fields(page: &[u8], kept: &[&str]) -> Map<String, Value> {
         let value = page.pointer(place).filter(|value| short(value))?;
         Some((place.rsplit('/').next()?.to_owned(), value.clone()))
     };
-    kept.iter().filter_map(field).collect()
+    pointers.iter().filter_map(field).collect()
 }
 
 #[cfg(test)]
@@ -178,9 +178,9 @@ mod tests {
 
     use super::*;
 
-    fn told(path: &str, page: &Value) -> Value {
-        let (_, kept) = PAGES.iter().find(|(of, _)| *of == path).unwrap();
-        Value::Object(select_fields(page.to_string().as_bytes(), kept))
+    fn selected(path: &str, page: &Value) -> Value {
+        let (_, pointers) = PAGES.iter().find(|(of, _)| *of == path).unwrap();
+        Value::Object(select_fields(page.to_string().as_bytes(), pointers))
     }
 
     #[test]
@@ -189,16 +189,19 @@ mod tests {
             "version": "0.5.9", "tp_size": 8, "disable_radix_cache": false, "api_key": "very-secret",
             "admin_api_key": "very-secret", "quantization": null, "internal_states": [{"x": 1}],
         });
-        let kept = json!({"version": "0.5.9", "tp_size": 8, "disable_radix_cache": false});
-        assert_eq!((told("/server_info", &sglang), told("/get_server_info", &sglang)), (kept.clone(), kept));
+        let expected = json!({"version": "0.5.9", "tp_size": 8, "disable_radix_cache": false});
+        assert_eq!(
+            (selected("/server_info", &sglang), selected("/get_server_info", &sglang)),
+            (expected.clone(), expected)
+        );
         let llama = json!({
             "build_info": "b11669", "total_slots": 4, "chat_template": "very secret",
             "default_generation_settings": {"n_ctx": 4096, "prompt": "very secret"},
         });
-        assert_eq!(told("/props", &llama), json!({"build_info": "b11669", "total_slots": 4, "n_ctx": 4096}));
+        assert_eq!(selected("/props", &llama), json!({"build_info": "b11669", "total_slots": 4, "n_ctx": 4096}));
         let vllm = json!({"data": [{"id": "m", "max_model_len": 8192, "permission": [{"id": "x"}]}, {"id": "lora"}]});
-        assert_eq!(told("/v1/models", &vllm), json!({"id": "m", "max_model_len": 8192}));
+        assert_eq!(selected("/v1/models", &vllm), json!({"id": "m", "max_model_len": 8192}));
         let long = json!({"version": "v".repeat(201)});
-        assert_eq!((told("/version", &long), select_fields(b"not found", &["/version"])), (json!({}), Map::new()));
+        assert_eq!((selected("/version", &long), select_fields(b"not found", &["/version"])), (json!({}), Map::new()));
     }
 }

@@ -120,18 +120,18 @@ mod tests {
 
     #[test]
     fn a_failure_has_taken_for_ever() {
-        let told = MetricSummary::with_failures(&ToolColumn((1..=8).map(f64::from).collect()), 2);
+        let summary = MetricSummary::with_failures(&ToolColumn((1..=8).map(f64::from).collect()), 2);
         assert_eq!(
-            (told.min, told.max, told.avg, told.count),
+            (summary.min, summary.max, summary.avg, summary.count),
             (Some(1.0), Some(f64::INFINITY), Some(f64::INFINITY), Some(10))
         );
         // Among ranks 0 to 9, p50 is at 4.5, which rounds to 4, and p90 is at 8.1.
-        assert_eq!((told.percentiles[4], told.percentiles[6]), (Some(5.0), Some(f64::INFINITY)));
-        assert_eq!(told.json("ms")["p90"], Value::Null);
+        assert_eq!((summary.percentiles[4], summary.percentiles[6]), (Some(5.0), Some(f64::INFINITY)));
+        assert_eq!(summary.json("ms")["p90"], Value::Null);
         assert!(
-            told.csv().starts_with("inf,1.00,inf,inf,1.00,1.00,2.00,3.00,5.00,8.00,inf,inf,inf,"),
+            summary.csv().starts_with("inf,1.00,inf,inf,1.00,1.00,2.00,3.00,5.00,8.00,inf,inf,inf,"),
             "{}",
-            told.csv()
+            summary.csv()
         );
     }
 }

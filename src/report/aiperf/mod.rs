@@ -122,12 +122,12 @@ impl Aiperf {
         summary.put("schema_version", json!("1.4"));
         summary.put("aiperf_version", json!(concat!("streamgauge ", env!("CARGO_PKG_VERSION"))));
         let (mut spread, mut single) = (metric_summary::csv_header() + "\n", "Metric,Value\n".to_owned());
-        for (tag, (header, unit, told)) in &self.profiling.summary(good, fixed) {
-            summary.put(tag, told.json(unit));
+        for (tag, (header, unit, metric)) in &self.profiling.summary(good, fixed) {
+            summary.put(tag, metric.json(unit));
             let name = metric_summary::csv_name(header, unit);
-            _ = match told.has_percentiles() {
-                true => writeln!(spread, "{name},{}", told.csv()),
-                false => writeln!(single, "{name},{:.2}", told.avg.unwrap_or_default()),
+            _ = match metric.has_percentiles() {
+                true => writeln!(spread, "{name},{}", metric.csv()),
+                false => writeln!(single, "{name},{:.2}", metric.avg.unwrap_or_default()),
             };
         }
         if let Some(config) = self.config.render(sources, &self.profiling) {
@@ -149,7 +149,7 @@ impl Aiperf {
         summary.put("end_time", json!(python_timestamp(zero + end.as_nanos())));
         if self.warm_up.window().is_some() {
             let metrics = self.warm_up.summary(None, fixed);
-            let metrics = metrics.iter().map(|(tag, (_, unit, told))| (tag.clone(), told.json(unit)));
+            let metrics = metrics.iter().map(|(tag, (_, unit, metric))| (tag.clone(), metric.json(unit)));
             summary.put("warmup_metrics", json!(metrics.collect::<Map<_, _>>()));
         }
         [self.lines, serde_json::to_string_pretty(&summary).unwrap_or_default(), format!("{spread}\n{single}")]

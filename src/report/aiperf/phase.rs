@@ -62,9 +62,9 @@ impl AiperfPhase {
             span.input = request.input.map(|tokens| tokens as f64);
             span.output = Definitions::Aiperf.tokens(request).map(|tokens| tokens as f64);
             span.gaps = request.events.iter().map(|event| event.gap().as_nanos() as f64).collect();
-            if let Some((asked, tokens)) = request.max_tokens.filter(|asked| *asked > 0).zip(request.tokens) {
-                let most = (asked as f64 * OSL_MISMATCH_LIMITS.0).min(OSL_MISMATCH_LIMITS.1);
-                self.mismatches += u64::from(asked.abs_diff(tokens.tokens) as f64 > most);
+            if let Some((limit, tokens)) = request.max_tokens.filter(|limit| *limit > 0).zip(request.tokens) {
+                let most = (limit as f64 * OSL_MISMATCH_LIMITS.0).min(OSL_MISMATCH_LIMITS.1);
+                self.mismatches += u64::from(limit.abs_diff(tokens.tokens) as f64 > most);
             }
         } else {
             let fault = error_details(request);
@@ -102,8 +102,8 @@ impl AiperfPhase {
     /// Renders the phase's summary. `good` requests give goodput; `fixed` adds schedule statistics.
     pub(super) fn summary(&self, good: Option<u64>, fixed: bool) -> PhaseSummary {
         let mut summary = self.summary_within(self.window, &self.curves(), good);
-        let mut put = |tag: &str, header: &str, unit, told| {
-            summary.insert(tag.to_owned(), (header.to_owned(), unit, told));
+        let mut put = |tag: &str, header: &str, unit, metric| {
+            summary.insert(tag.to_owned(), (header.to_owned(), unit, metric));
         };
         for (tag, header, unit) in PHASE_METRICS {
             if let Some(column) = self.columns.get(tag) {
@@ -136,20 +136,20 @@ impl AiperfPhase {
         good: Option<u64>,
     ) -> PhaseSummary {
         let mut summary = PhaseSummary::new();
-        let mut put = |tag: &str, header: &str, unit, told| {
-            summary.insert(tag.to_owned(), (header.to_owned(), unit, told));
+        let mut put = |tag: &str, header: &str, unit, metric| {
+            summary.insert(tag.to_owned(), (header.to_owned(), unit, metric));
         };
         for (tag, header, unit) in REQUEST_METRICS {
             let Some(column) = self.columns.get(tag) else { continue };
             put(tag, header, unit, MetricSummary::of(column));
             if self.failures > 0 && ERROR_ADJUSTED_METRICS.contains(&tag) {
-                let told = MetricSummary::with_failures(column, self.failures as usize);
-                put(&format!("adj_{tag}"), &format!("{header} (error-adjusted)"), unit, told);
+                let adjusted = MetricSummary::with_failures(column, self.failures as usize);
+                put(&format!("adj_{tag}"), &format!("{header} (error-adjusted)"), unit, adjusted);
             }
         }
         if let Some((first, last)) = window {
             let window = (first.as_nanos() as f64, last.as_nanos() as f64);
-            curves.rows(window).into_iter().for_each(|(tag, header, unit, told)| put(tag, header, unit, told));
+            curves.rows(window).into_iter().for_each(|(tag, header, unit, metric)| put(tag, header, unit, metric));
         }
         let mut one = |tag: &str, header: &str, unit, value: Option<f64>| {
             if let Some(value) = value.filter(|value| value.is_finite()) {

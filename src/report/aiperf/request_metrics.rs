@@ -123,8 +123,8 @@ pub(super) fn request_metrics(request: &RequestView) -> MetricValues {
     put("usage_total_tokens", used.zip(asked_of).map(|(output, input)| output + input));
     put("usage_reasoning_tokens", reasoning);
     put("usage_prompt_cache_read_tokens", request.cached.map(|tokens| tokens as f64));
-    let asked = request.max_tokens.filter(|asked| *asked > 0).map(|asked| asked as f64);
-    put("osl_mismatch_diff_pct", asked.zip(tokens).map(|(asked, tokens)| (tokens - asked) / asked * 100.0));
+    let limit = request.max_tokens.filter(|limit| *limit > 0).map(|limit| limit as f64);
+    put("osl_mismatch_diff_pct", limit.zip(tokens).map(|(limit, tokens)| (tokens - limit) / limit * 100.0));
     if !request.events.is_empty() {
         numbers.push((LIST_METRIC, request.events.iter().map(|event| millis(event.gap())).collect()));
     }
@@ -203,17 +203,20 @@ mod tests {
 
     #[test]
     fn reasoning_is_no_output_and_how_much_is_left_may_be_unknown() {
-        let told = || TraceEntry { reasoning_tokens: Some(4), ..row() };
+        let reported = || TraceEntry { reasoning_tokens: Some(4), ..row() };
         let mut seen = row();
         seen.timing.first_output = Some(5_000_000);
         let nothing_else = TraceEntry { reasoning_tokens: Some(10), ..row() };
         let rest = "output_token_count";
         assert_eq!(
-            [of(row(), rest), of(told(), rest), of(seen, rest), of(nothing_else, rest)],
+            [of(row(), rest), of(reported(), rest), of(seen, rest), of(nothing_else, rest)],
             [Some(10.0), Some(6.0), None, None]
         );
-        assert_eq!((of(told(), "reasoning_token_count"), of(told(), "usage_reasoning_tokens")), (Some(4.0), Some(4.0)));
-        assert_eq!((of(told(), "output_sequence_length"), of(row(), "reasoning_token_count")), (Some(10.0), None));
+        assert_eq!(
+            (of(reported(), "reasoning_token_count"), of(reported(), "usage_reasoning_tokens")),
+            (Some(4.0), Some(4.0))
+        );
+        assert_eq!((of(reported(), "output_sequence_length"), of(row(), "reasoning_token_count")), (Some(10.0), None));
     }
 
     #[test]
@@ -241,14 +244,14 @@ mod tests {
         let with =
             |reads| TraceEntry { transfer: Some(Box::new(TransferStats { reads, ..transfer.clone() })), ..row() };
         let parts = ["connecting", "connection_reused", "sending", "waiting", "receiving", "duration", "total"];
-        let told = |row: TraceEntry| parts.map(|part| of(row.clone(), &format!("http_req_{part}")));
-        assert_eq!(told(with(Some(2))), [2.0, 0.0, 1.0, 2.0, 3.0, 6.0, 8.0].map(Some));
+        let part_values = |row: TraceEntry| parts.map(|part| of(row.clone(), &format!("http_req_{part}")));
+        assert_eq!(part_values(with(Some(2))), [2.0, 0.0, 1.0, 2.0, 3.0, 6.0, 8.0].map(Some));
         // Bytes that arrived in one read took no time.
-        assert_eq!(told(with(Some(1))), [2.0, 0.0, 1.0, 2.0, 0.0, 6.0, 5.0].map(Some));
+        assert_eq!(part_values(with(Some(1))), [2.0, 0.0, 1.0, 2.0, 0.0, 6.0, 5.0].map(Some));
         assert_eq!(
             (of(with(None), "http_req_data_sent"), of(with(None), "http_req_data_received")),
             (Some(0.5), Some(2.0))
         );
-        assert_eq!(told(row()), [None, None, Some(1.0), None, None, Some(6.0), None], "an older record");
+        assert_eq!(part_values(row()), [None, None, Some(1.0), None, None, Some(6.0), None], "an older record");
     }
 }

@@ -69,8 +69,8 @@ impl AiperfTimeSlices {
             if !slice.is_complete {
                 fields.put("is_complete", json!(false));
             }
-            for (tag, (_, unit, told)) in &slice.summary {
-                fields.put(tag, told.json(unit));
+            for (tag, (_, unit, metric)) in &slice.summary {
+                fields.put(tag, metric.json(unit));
             }
             fields
         };
@@ -87,8 +87,8 @@ impl AiperfTimeSlices {
         let mut text = "Timeslice,Start_NS,End_NS,Metric,Unit,Stat,Value\n".to_owned();
         for (number, slice) in self.render(sources, has_slo).enumerate() {
             let (start, end) = (slice.start, slice.end);
-            for (header, unit, told) in slice.summary.values() {
-                for (stat, value) in told.stats() {
+            for (header, unit, metric) in slice.summary.values() {
+                for (stat, value) in metric.stats() {
                     if let Some(value) = value {
                         _ = writeln!(text, "{number},{start},{end},{header},{unit},{stat},{value:.2}");
                     }

@@ -60,8 +60,8 @@ fn cold_beginning(points: &[RequestPoint]) -> Option<f64> {
 /// Difference of the mean TTFT of cached and computed prompts.
 fn saving(points: &[RequestPoint]) -> Option<Evidence> {
     let share = |point: &RequestPoint| Some(point.cached()? as f64 / point.isl().filter(|isl| *isl > 0)? as f64);
-    let ttft = |wanted: &dyn Fn(f64) -> bool| -> Vec<f64> {
-        let chosen = points.iter().filter(|point| share(point).is_some_and(wanted));
+    let ttft = |predicate: &dyn Fn(f64) -> bool| -> Vec<f64> {
+        let chosen = points.iter().filter(|point| share(point).is_some_and(predicate));
         chosen.filter_map(|point| seconds(point, ReportMetric::Ttft)).collect()
     };
     let (computed, cached) = (ttft(&|share| share < COMPUTED_SHARE), ttft(&|share| share >= CACHED_SHARE));

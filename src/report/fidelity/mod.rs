@@ -119,10 +119,10 @@ struct LengthPairs {
 }
 
 impl LengthPairs {
-    fn add(&mut self, wanted: Option<u64>, got: Option<u64>) {
-        if let (Some(wanted), Some(got)) = (wanted, got) {
-            self.errors.take(Some(wanted), Some(got));
-            self.planned.take(wanted);
+    fn add(&mut self, planned: Option<u64>, got: Option<u64>) {
+        if let (Some(planned), Some(got)) = (planned, got) {
+            self.errors.take(Some(planned), Some(got));
+            self.planned.take(planned);
             self.actual.take(got);
         }
     }
@@ -167,25 +167,25 @@ impl FidelityAccumulator {
     /// Adds a request. Requests without a planned moment are ignored.
     pub fn add(&mut self, request: &RequestView) {
         let Some(planned) = request.planned else { return };
-        let wanted = &request.planned_values;
+        let targets = &request.planned_values;
         self.planned.take(planned.as_nanos());
         self.sent.take(request.sent.as_nanos());
-        self.isl.add(wanted.input_tokens, request.input.filter(|_| request.input_source == Some(CountSource::Usage)));
+        self.isl.add(targets.input_tokens, request.input.filter(|_| request.input_source == Some(CountSource::Usage)));
         let counted = request.tokens.filter(|count| request.succeeded() && count.source < CountSource::Chunks);
-        self.osl.add(wanted.output_tokens, counted.map(|count| count.tokens));
-        let tokens = wanted.input_tokens.or(request.input);
+        self.osl.add(targets.output_tokens, counted.map(|count| count.tokens));
+        let tokens = targets.input_tokens.or(request.input);
         self.reuse.take(&PrefixLookup { ids: &request.blocks, block: request.block_tokens, tokens });
         if let (Some(cached), Some(input)) = (request.cached, request.input) {
             self.cached = (self.cached.0 + cached, self.cached.1 + input);
         }
-        if let (Some(planned), Some(achieved)) = (wanted.think, request.think_nanos) {
+        if let (Some(planned), Some(achieved)) = (targets.think, request.think_nanos) {
             self.think.0.take(planned);
             self.think.1.take(achieved);
         }
-        if wanted.abort_tokens.is_some() || wanted.abort_after.is_some() {
+        if targets.abort_tokens.is_some() || targets.abort_after.is_some() {
             self.aborts.0 += 1;
             self.aborts.1 += u64::from(request.abort_tokens.is_some());
-            self.abort_tokens.add(wanted.abort_tokens, request.abort_tokens);
+            self.abort_tokens.add(targets.abort_tokens, request.abort_tokens);
         }
     }
 

@@ -30,7 +30,7 @@ pub(in crate::report) fn lines(report: &Report) -> Vec<(&'static str, String)> {
         ("think time", think.map(think_times)),
         ("aborts", aborts.map(abort_counts)),
     ];
-    lines.into_iter().filter_map(|(name, told)| Some((name, told?))).collect()
+    lines.into_iter().filter_map(|(name, text)| Some((name, text?))).collect()
 }
 
 /// Returns the planned and sent rate if there is more than one window.
@@ -61,11 +61,11 @@ fn arrivals(error: &MetricDistribution) -> String {
 }
 
 fn rates(rate: &RateFidelity) -> String {
-    let told = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{rate:.2}"));
+    let format_rate = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{rate:.2}"));
     format!(
         "{} requests/s planned, {} sent; {} of requests in another window of {} s",
-        told(rate.planned_per_second),
-        told(rate.sent_per_second),
+        format_rate(rate.planned_per_second),
+        format_rate(rate.sent_per_second),
         format_percent(rate.displaced_share),
         rate.window_s
     )
@@ -95,8 +95,8 @@ fn prefixes(prefix: PrefixFidelity) -> String {
 }
 
 fn think_times(think: ThinkTimes) -> String {
-    let told = |of: DurationSummary| [of.p50_ms, of.p90_ms, of.max_ms].map(|of| format_value(of, MetricUnit::Time));
-    let ([p50, p90, max], [real_p50, real_p90, real_max]) = (told(think.planned), told(think.achieved));
+    let times_of = |of: DurationSummary| [of.p50_ms, of.p90_ms, of.max_ms].map(|of| format_value(of, MetricUnit::Time));
+    let ([p50, p90, max], [real_p50, real_p90, real_max]) = (times_of(think.planned), times_of(think.achieved));
     format!(
         "p50 {p50}, p90 {p90}, at most {max} planned; p50 {real_p50}, p90 {real_p90}, at most {real_max} achieved, of {}",
         with_thousands(think.planned.count)

@@ -16,7 +16,7 @@ pub(in crate::report) fn chart(title: &str, curves: &[(&str, ReportMetric, Sorte
     let bins = BinEdges::of(&sorted, POINTS)?;
     let (_, metric, _) = *curves.first()?;
     let outside = |value: f64| metric.unit().to_display(value);
-    let told: Vec<String> = curves
+    let summaries: Vec<String> = curves
         .iter()
         .map(|(name, metric, sorted)| {
             let [p90, max] =
@@ -31,7 +31,7 @@ pub(in crate::report) fn chart(title: &str, curves: &[(&str, ReportMetric, Sorte
     }));
     let scale = if bins.is_log { ", logarithmic" } else { "" };
     Some(
-        Chart::new(ChartKind::Lines, title, told.join("; ") + ".", columns)
+        Chart::new(ChartKind::Lines, title, summaries.join("; ") + ".", columns)
             .x(&format!("value{scale}"), unit(metric), bins.is_log)
             .y(ChartUnit::Percent, false)
             .attribute("y-top", "100"),

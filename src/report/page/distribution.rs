@@ -32,7 +32,8 @@ pub(super) fn of_run(metric: ReportMetric, label: &str, sorted: SortedSamples<'_
         .filter(|percent| sorted.count() as f64 * (100.0 - percent) >= 100.0)
         .map(|percent| (percent, sorted.percentile(percent)))
         .collect();
-    let told: Vec<String> = marks.iter().map(|(percent, value)| format!("p{percent} {}", show(*value))).collect();
+    let percentiles: Vec<String> =
+        marks.iter().map(|(percent, value)| format!("p{percent} {}", show(*value))).collect();
     let below = sorted.up_to(bins.edges[0] as u64);
     let first_bin = match below {
         0 => String::new(),
@@ -46,8 +47,8 @@ pub(super) fn of_run(metric: ReportMetric, label: &str, sorted: SortedSamples<'_
         with_thousands(sorted.count()),
         show(sorted.min() as f64),
         show(sorted.max() as f64),
-        if told.is_empty() { "" } else { "; " },
-        told.join(", ")
+        if percentiles.is_empty() { "" } else { "; " },
+        percentiles.join(", ")
     );
     let edges = |from: usize| bins.edges[from..from + BINS].iter().map(|edge| outside(*edge));
     let columns = vec![
@@ -73,7 +74,7 @@ pub(in crate::report) fn of_sides(
     let bins = BinEdges::of(&sides.map(|(_, sorted)| sorted), BINS)?;
     let outside = |value: f64| metric.unit().to_display(value);
     let show = |value: f64| format_value(outside(value), metric.unit());
-    let told = sides.map(|(name, sorted)| {
+    let summaries = sides.map(|(name, sorted)| {
         let [p50, p99] = [50.0, 99.0].map(|percent| show(sorted.percentile(percent)));
         format!("{name}: p50 {p50}, p99 {p99}, at most {}", show(sorted.max() as f64))
     });
@@ -81,7 +82,7 @@ pub(in crate::report) fn of_sides(
         sides.map(|(_, sorted)| bins.counts(&sorted).into_iter().max().unwrap_or(0) as f64 / sorted.count() as f64);
     let summary = format!(
         "{}. The fullest bin has {} of the values.",
-        told.join("; "),
+        summaries.join("; "),
         format_percent(busiest[0].max(busiest[1]))
     );
     let mut columns = vec![Column::new("from", unit(metric), bins.edges.iter().map(|edge| outside(*edge)))];

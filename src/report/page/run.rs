@@ -39,17 +39,20 @@ impl<'a> RunCharts<'a> {
 
     fn latencies(&mut self, report: &Report) -> Vec<Option<Chart>> {
         let planned = has_planned_times(&report.whole);
-        let wanted = latency_metrics(planned);
+        let metrics = latency_metrics(planned);
         let all = self.fold.total.samples.iter_mut();
         let sorted: Vec<(ReportMetric, SortedSamples<'_>)> = ReportMetric::ALL
             .into_iter()
             .zip(all)
-            .filter(|(metric, _)| wanted.contains(metric))
+            .filter(|(metric, _)| metrics.contains(metric))
             .filter_map(|(metric, samples)| Some((metric, samples.sorted()?)))
             .collect();
         let of = |metric: ReportMetric| sorted.iter().find(|(of, _)| *of == metric).copied();
-        let curves: Vec<(&str, ReportMetric, SortedSamples<'_>)> =
-            wanted.into_iter().filter_map(of).map(|(metric, sorted)| (metric.label(planned), metric, sorted)).collect();
+        let curves: Vec<(&str, ReportMetric, SortedSamples<'_>)> = metrics
+            .into_iter()
+            .filter_map(of)
+            .map(|(metric, sorted)| (metric.label(planned), metric, sorted))
+            .collect();
         let single = |(label, metric, sorted): &(&str, ReportMetric, SortedSamples<'_>)| {
             distribution::of_run(*metric, label, *sorted)
         };

@@ -21,7 +21,7 @@ use crate::measure::timeline::TokenEvent;
 const REMEDY: &str = "run AIPerf again, or remove the line";
 
 #[derive(Deserialize)]
-struct RequestSpan {
+struct SpanLine {
     metadata: SpanFields,
 }
 
@@ -34,14 +34,14 @@ struct SpanFields {
 
 #[derive(Deserialize)]
 struct RecordLine {
-    metadata: Metadata,
+    metadata: RecordMetadata,
     #[serde(default)]
     metrics: Metrics,
     error: Option<ErrorDetails>,
 }
 
 #[derive(Deserialize)]
-struct Metadata {
+struct RecordMetadata {
     request_start_ns: u64,
     request_end_ns: Option<u64>,
     benchmark_phase: Option<String>,
@@ -74,13 +74,13 @@ struct ErrorDetails {
 #[derive(Deserialize)]
 struct TimeMetric {
     value: f64,
-    unit: TimeUnit,
+    unit: PeerTimeUnit,
 }
 
 #[derive(Deserialize)]
 struct GapMetric {
     value: Vec<f64>,
-    unit: TimeUnit,
+    unit: PeerTimeUnit,
 }
 
 #[derive(Deserialize)]
@@ -90,14 +90,14 @@ struct CountMetric {
 
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum TimeUnit {
+enum PeerTimeUnit {
     Ns,
     Us,
     Ms,
     Sec,
 }
 
-impl TimeUnit {
+impl PeerTimeUnit {
     fn nanos(self, value: f64) -> Option<u64> {
         let nanos = match self {
             Self::Ns => value,
@@ -113,7 +113,7 @@ impl TimeUnit {
 pub(super) fn read(input: &PeerInput, mut facts: PeerFacts) -> Result<PeerRun, PeerFileError> {
     let mut spans = Vec::new();
     let mut lines = input.lines()?;
-    while let Some(RequestSpan { metadata }) = lines.next()? {
+    while let Some(SpanLine { metadata }) = lines.next()? {
         facts.warmed_up |= is_warm_up(metadata.benchmark_phase.as_deref());
         spans.push((metadata.request_start_ns, metadata.request_end_ns));
     }

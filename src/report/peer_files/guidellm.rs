@@ -37,15 +37,15 @@ const RATES: [(&str, &str); 3] = [
 ];
 
 #[derive(Deserialize)]
-struct Document {
+struct GuidellmFile {
     #[serde(default)]
-    metadata: Metadata,
+    metadata: FileMetadata,
     benchmarks: Vec<Benchmark>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Metadata {
+struct FileMetadata {
     guidellm_version: String,
 }
 
@@ -64,22 +64,22 @@ struct Benchmark {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct RequestLists {
-    successful: Vec<RequestEntry>,
-    incomplete: Vec<RequestEntry>,
-    errored: Vec<RequestEntry>,
+    successful: Vec<GuidellmRequest>,
+    incomplete: Vec<GuidellmRequest>,
+    errored: Vec<GuidellmRequest>,
 }
 
 #[derive(Deserialize)]
-struct RequestEntry {
-    info: RequestInfo,
+struct GuidellmRequest {
+    info: GuidellmRequestInfo,
     #[serde(default)]
-    input_metrics: Usage,
+    input_metrics: TokenMetrics,
     #[serde(default)]
-    output_metrics: Usage,
+    output_metrics: TokenMetrics,
 }
 
 #[derive(Deserialize)]
-struct RequestInfo {
+struct GuidellmRequestInfo {
     timings: Timings,
     conversation_id: Option<String>,
     turn_index: Option<u32>,
@@ -100,7 +100,7 @@ struct Timings {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Usage {
+struct TokenMetrics {
     text_tokens: Option<u64>,
     total_tokens: Option<u64>,
     cached_tokens: Option<u64>,
@@ -108,7 +108,7 @@ struct Usage {
 
 /// Reads benchmark `number`, from 1; with one benchmark in the file the number may be absent.
 pub(super) fn read(input: &PeerInput, number: Option<usize>) -> Result<PeerContent, PeerFileError> {
-    let mut document: Document = input.document()?;
+    let mut document: GuidellmFile = input.document()?;
     let has = document.benchmarks.len();
     let file = input.path.display().to_string();
     let index = match (number, has) {
@@ -159,7 +159,7 @@ pub(super) fn read(input: &PeerInput, number: Option<usize>) -> Result<PeerConte
 impl RequestLists {
     /// Returns the requests with times since 1970, or the number of the first that has none.
     fn of_all(self, has_plan: bool) -> Result<Vec<PeerRequest>, u64> {
-        let of = |list: Vec<RequestEntry>, outcome| list.into_iter().map(move |entry| (entry, outcome));
+        let of = |list: Vec<GuidellmRequest>, outcome| list.into_iter().map(move |entry| (entry, outcome));
         let all = of(self.successful, Outcome::Success)
             .chain(of(self.incomplete, Outcome::Cancelled))
             .chain(of(self.errored, Outcome::Failed));
@@ -167,7 +167,7 @@ impl RequestLists {
     }
 }
 
-impl RequestEntry {
+impl GuidellmRequest {
     /// `None` if the start is missing or a time is before it.
     fn request(self, outcome: Outcome, has_plan: bool) -> Option<PeerRequest> {
         let Timings { targeted_start, resolve_start, request_start, token_iterations, .. } = self.info.timings;
@@ -200,7 +200,7 @@ impl RequestEntry {
 }
 
 impl Benchmark {
-    fn facts(&self, metadata: &Metadata) -> PeerFacts {
+    fn facts(&self, metadata: &FileMetadata) -> PeerFacts {
         let (strategy, backend) = (&self.config["strategy"], &self.config["backend"]);
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let kind = text(&strategy["type_"]);

@@ -19,9 +19,9 @@ impl InFlightCounter {
 
     /// Returns the number of other requests in flight when a request was sent at `start`.
     pub fn others_at(&self, start: u64) -> u32 {
-        let begun = self.starts.partition_point(|at| *at < start);
+        let started = self.starts.partition_point(|at| *at < start);
         let ended = self.ends.partition_point(|at| *at <= start);
-        u32::try_from(begun.saturating_sub(ended)).unwrap_or(u32::MAX)
+        u32::try_from(started.saturating_sub(ended)).unwrap_or(u32::MAX)
     }
 }
 

@@ -42,16 +42,16 @@ const TOTALS: [(&str, &str); 8] = [
 ];
 
 #[derive(Deserialize)]
-struct RequestEntry {
+struct LifecycleRequest {
     start_time: f64,
     end_time: f64,
-    info: Option<RequestInfo>,
+    info: Option<LifecycleInfo>,
     error: Option<IgnoredAny>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct RequestInfo {
+struct LifecycleInfo {
     input_tokens: Option<u64>,
     response_metrics: Option<ResponseMetrics>,
     /// Older versions have these here.
@@ -84,7 +84,7 @@ struct PromptDetails {
 
 /// Reads the requests.
 pub(super) fn read(input: &PeerInput) -> Result<PeerContent, PeerFileError> {
-    let entries: Vec<RequestEntry> = input.document()?;
+    let entries: Vec<LifecycleRequest> = input.document()?;
     let zero = entries.iter().map(|entry| entry.start_time).fold(f64::INFINITY, f64::min);
     let wrong = |number| {
         let problem = "its times are not in order";
@@ -103,7 +103,7 @@ pub(super) fn read(input: &PeerInput) -> Result<PeerContent, PeerFileError> {
     }))
 }
 
-impl RequestEntry {
+impl LifecycleRequest {
     /// `None` if its times are not in order.
     fn request(self, zero: f64) -> Option<PeerRequest> {
         let info = self.info.unwrap_or_default();

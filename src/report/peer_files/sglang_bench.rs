@@ -40,9 +40,9 @@ struct RunValues(BTreeMap<String, Value>);
 
 impl<'de> Deserialize<'de> for RunValues {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields;
+        struct RunValuesVisitor;
 
-        impl<'de> Visitor<'de> for Fields {
+        impl<'de> Visitor<'de> for RunValuesVisitor {
             type Value = RunValues;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -61,7 +61,7 @@ impl<'de> Deserialize<'de> for RunValues {
                 Ok(values)
             }
         }
-        deserializer.deserialize_map(Fields)
+        deserializer.deserialize_map(RunValuesVisitor)
     }
 }
 

@@ -50,7 +50,7 @@ const FIGURES: [(&str, &str); 6] = [
 
 /// The file: a column per value of requests, and single values by name.
 #[derive(Default)]
-struct Document {
+struct VllmBenchFile {
     values: BTreeMap<String, Value>,
     input_lens: Vec<u64>,
     output_lens: Vec<u64>,
@@ -62,19 +62,19 @@ struct Document {
     errors: Vec<ErrorFlag>,
 }
 
-impl<'de> Deserialize<'de> for Document {
+impl<'de> Deserialize<'de> for VllmBenchFile {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields;
+        struct VllmBenchVisitor;
 
-        impl<'de> Visitor<'de> for Fields {
-            type Value = Document;
+        impl<'de> Visitor<'de> for VllmBenchVisitor {
+            type Value = VllmBenchFile;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Document, A::Error> {
-                let mut document = Document::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<VllmBenchFile, A::Error> {
+                let mut document = VllmBenchFile::default();
                 while let Some(key) = map.next_key::<String>()? {
                     match &*key {
                         "input_lens" => document.input_lens = map.next_value()?,
@@ -99,7 +99,7 @@ impl<'de> Deserialize<'de> for Document {
                 Ok(document)
             }
         }
-        deserializer.deserialize_map(Fields)
+        deserializer.deserialize_map(VllmBenchVisitor)
     }
 }
 
@@ -110,7 +110,7 @@ fn is_single_value(key: &str) -> bool {
 
 /// Reads the requests, or the figures of a file without them.
 pub(super) fn read(input: &PeerInput) -> Result<PeerContent, PeerFileError> {
-    let document: Document = input.document()?;
+    let document: VllmBenchFile = input.document()?;
     if document.ttfts.is_empty() || document.start_times.is_empty() {
         return Ok(PeerContent::Summary(document.summary(input)));
     }
@@ -147,7 +147,7 @@ pub(super) fn read(input: &PeerInput) -> Result<PeerContent, PeerFileError> {
     }))
 }
 
-impl Document {
+impl VllmBenchFile {
     /// Time of sending, and time to the last token or to the end that the file states. `None` if a time is none.
     fn span(&self, number: usize, zero: f64) -> Option<(u64, Option<u64>)> {
         let at = nanos(self.start_times[number] - zero)?;

@@ -262,20 +262,23 @@ mod tests {
 
     #[test]
     fn a_summary_has_the_figures_that_are_computed_by_hand() {
-        let told = summary(job()).unwrap();
-        assert_eq!((told.sessions, told.requests, told.without_session, told.began_before), (3, 5, 1, 1));
+        let sessions = summary(job()).unwrap();
+        assert_eq!(
+            (sessions.sessions, sessions.requests, sessions.without_session, sessions.began_before),
+            (3, 5, 1, 1)
+        );
         // Model time: a 1.5 s, child 1.2 s, b 0.5 s; tool time: a 2 s, child 0.2 s, b none.
         let near = |value: f64, expected: f64| assert!((value - expected).abs() < expected * 1e-3, "{value}");
-        near(told.model_share.unwrap(), 3.2 / 5.4);
-        near(told.distributions.model.mean_ms, 3_200.0 / 3.0);
-        near(told.distributions.model.max_ms, 1_500.0);
-        near(told.distributions.tool.max_ms, 2_000.0);
-        near(told.distributions.time_to_last_turn.max_ms, 3_500.0);
-        near(told.distributions.time_to_last_turn.p50_ms, 1_400.0);
-        assert_eq!((told.distributions.turns.max, told.distributions.turns.p50), (2, 2.0));
+        near(sessions.model_share.unwrap(), 3.2 / 5.4);
+        near(sessions.distributions.model.mean_ms, 3_200.0 / 3.0);
+        near(sessions.distributions.model.max_ms, 1_500.0);
+        near(sessions.distributions.tool.max_ms, 2_000.0);
+        near(sessions.distributions.time_to_last_turn.max_ms, 3_500.0);
+        near(sessions.distributions.time_to_last_turn.p50_ms, 1_400.0);
+        assert_eq!((sessions.distributions.turns.max, sessions.distributions.turns.p50), (2, 2.0));
         // The child's second turn took 300 ms.
         let goodput = SessionGoodput { slo: "fast".to_owned(), met: 2, counted: 3, share: 2.0 / 3.0 };
-        assert_eq!(told.goodput, [goodput]);
+        assert_eq!(sessions.goodput, [goodput]);
         let turn = |turn: &str, requests, [input_tokens, cached_tokens]: [u64; 2], ttft: f64| TurnWaits {
             figures: TurnFigures {
                 turn: turn.to_owned(),
@@ -288,8 +291,8 @@ mod tests {
         };
         let expected =
             [turn("0", 2, [1_500, 400], 55.0), turn("1", 2, [2_700, 2_000], 190.0), turn("2", 1, [100, 50], 90.0)];
-        assert_eq!(told.by_turn, expected);
-        assert_eq!(told.cached_shares(), [Some(400.0 / 1_500.0), Some(2_050.0 / 2_800.0)]);
+        assert_eq!(sessions.by_turn, expected);
+        assert_eq!(sessions.cached_shares(), [Some(400.0 / 1_500.0), Some(2_050.0 / 2_800.0)]);
     }
 
     #[test]

@@ -47,8 +47,8 @@ pub fn markdown(sweep: &Sweep) -> String {
     text.extend(more_tables(sweep).iter().map(|table| pipe_table(table)));
     text.extend(decision::record(sweep));
     for doubt in &sweep.warnings {
-        let told = escaped(&sentence(&warning_text(doubt)));
-        text += &format!("\n> **Warning:** {told} *Advice:* {}.\n", escaped(doubt.warning.advice));
+        let message = escaped(&sentence(&warning_text(doubt)));
+        text += &format!("\n> **Warning:** {message} *Advice:* {}.\n", escaped(doubt.warning.advice));
     }
     text
 }

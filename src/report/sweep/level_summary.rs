@@ -11,7 +11,7 @@ use super::level_verdict::LevelVerdict;
 use super::objective::{self, ObjectiveResult};
 use super::pareto;
 use super::server_load::ServerLoad;
-use crate::measure::slo::criteria::{Criteria, CriterionVerdict, ObservedShare, kept};
+use crate::measure::slo::criteria::{Criteria, CriterionVerdict, ObservedShare, share_verdict};
 use crate::report::RequestSummary;
 use crate::report::confidence::MetricConfidence;
 use crate::report::metric::ReportMetric;
@@ -77,7 +77,8 @@ impl LevelSummary {
         let goals = goals.filter(|_| not_valid.is_empty());
         let seen = shares.filter(|_| goals.is_some());
         let verdict = seen.as_ref().and_then(|seen| LevelVerdict::of(seen, growth.is_some()));
-        let surely_missed = |seen: &ObservedShare| kept(seen.good, seen.of, seen.share) == CriterionVerdict::No;
+        let surely_missed =
+            |seen: &ObservedShare| share_verdict(seen.good, seen.of, seen.share) == CriterionVerdict::No;
         let sure = verdict.map(|verdict| match verdict {
             // One short level may look saturated by chance.
             LevelVerdict::Saturated => runs.is_surely_saturated() || seen.iter().flatten().any(surely_missed),

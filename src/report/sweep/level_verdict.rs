@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::measure::slo::criteria::{CriterionVerdict, ObservedShare, kept};
+use crate::measure::slo::criteria::{CriterionVerdict, ObservedShare, share_verdict};
 
 /// Whether a level held the SLO. *Surely* means that the 95 % interval of its share of good requests does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -45,7 +45,7 @@ impl LevelVerdict {
 
     /// `None` if no request can be judged.
     pub(in crate::report) fn of(observed: &[ObservedShare], is_saturated: bool) -> Option<Self> {
-        let verdicts = || observed.iter().map(|goal| kept(goal.good, goal.of, goal.share));
+        let verdicts = || observed.iter().map(|goal| share_verdict(goal.good, goal.of, goal.share));
         if observed.is_empty() || observed.iter().any(|goal| goal.of == 0.0) {
             return None;
         }

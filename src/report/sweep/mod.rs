@@ -161,14 +161,14 @@ impl Sweep {
     ///
     /// # Errors
     /// Returns an error if a run cannot be read.
-    pub fn read(folder: &Path, file: SweepFile, wanted: &SweepReportOptions) -> Result<Self, SweepError> {
-        let percentiles = percentiles(&wanted.percentiles);
-        let targets = compare_targets(folder, &file, wanted)?;
-        let expectations = expectations(folder, &file, &comparison_slos(&file, wanted))?;
+    pub fn read(folder: &Path, file: SweepFile, options: &SweepReportOptions) -> Result<Self, SweepError> {
+        let percentiles = percentiles(&options.percentiles);
+        let targets = compare_targets(folder, &file, options)?;
+        let expectations = expectations(folder, &file, &comparison_slos(&file, options))?;
         let mut all: Vec<LevelRuns> = Vec::new();
-        let listed = wanted.goals.clone().unwrap_or_else(|| file.listed_goals());
+        let listed = options.goals.clone().unwrap_or_else(|| file.listed_goals());
         for run in file.runs {
-            let one = read_run(&folder.join(&run.folder), &wanted.slos, &listed)?;
+            let one = read_run(&folder.join(&run.folder), &options.slos, &listed)?;
             let same = |of: &LevelRuns| of.level.name == run.level.name && of.target == run.target;
             let at = all.iter().position(same).unwrap_or(all.len());
             if at == all.len() {
@@ -184,9 +184,9 @@ impl Sweep {
                     _ => {}
                 }
             }
-            together.add(one, run.sustained, wanted.has_intervals);
+            together.add(one, run.sustained, options.has_intervals);
         }
-        let goals = goals(&file.plan, wanted, listed, &all);
+        let goals = goals(&file.plan, options, listed, &all);
         all.sort_by(|a, b| {
             a.target.cmp(&b.target).then_with(|| load(&file.plan, &a.level).total_cmp(&load(&file.plan, &b.level)))
         });
@@ -195,7 +195,7 @@ impl Sweep {
         let two = file.plan.targets.len() > 1;
         let summarize = |mut together: LevelRuns| {
             let summary = RequestSummary::of(&mut together.figures, together.seconds, &together.slos, &percentiles);
-            let (doubts, growth) = (&wanted.percentiles, together.growth());
+            let (doubts, growth) = (&options.percentiles, together.growth());
             let doubts =
                 warnings::collect(&summary, (&mut together.figures, &[]), &together.sources, (None, None), doubts);
             let doubts = doubts.into_iter().chain(growth.map(ReportWarning::Saturation));
@@ -224,7 +224,7 @@ impl Sweep {
             targets,
             levels,
             warnings,
-            percentiles: wanted.percentiles.clone(),
+            percentiles: options.percentiles.clone(),
             chart_facts,
             series,
         })
@@ -255,8 +255,8 @@ fn percentiles(shown: &[f64]) -> Vec<f64> {
 }
 
 /// Returns the goals: those of the search, or goodput of the SLOs. SLOs given now replace the sweep's.
-fn goals(plan: &SweepSpec, wanted: &SweepReportOptions, listed: Criteria, all: &[LevelRuns]) -> Option<Criteria> {
-    let sought = plan.search.as_ref().filter(|_| wanted.slos.is_empty());
+fn goals(plan: &SweepSpec, options: &SweepReportOptions, listed: Criteria, all: &[LevelRuns]) -> Option<Criteria> {
+    let sought = plan.search.as_ref().filter(|_| options.slos.is_empty());
     let judged = all.iter().any(|of| of.slos.iter().next().is_some()) || listed.gaps().next().is_some();
     sought.and_then(|sought| sought.goals.parse().ok()).or_else(|| judged.then_some(listed))
 }
@@ -277,7 +277,7 @@ fn shared_prefix(plan: &SweepSpec, level: &SweepLevel) -> Option<u64> {
 fn compare_targets(
     folder: &Path,
     file: &SweepFile,
-    wanted: &SweepReportOptions,
+    options: &SweepReportOptions,
 ) -> Result<Option<LevelComparisons>, SweepError> {
     if file.plan.targets.len() < 2 {
         return Ok(None);
@@ -287,15 +287,15 @@ fn compare_targets(
         LevelSides { level: level.name.clone(), before, after }
     });
     let settings = ComparisonSettings { margin: DEFAULT_MARGIN, although_different: false, conditions: Vec::new() };
-    let slos = comparison_slos(file, wanted);
+    let slos = comparison_slos(file, options);
     let of_run = || AccumulatorSettings { slos: slos.clone(), ..AccumulatorSettings::default() };
     Ok(Some(LevelComparisons::read(sides.collect(), &settings, of_run)?))
 }
 
 /// The SLOs given now, or those of the sweep.
-fn comparison_slos(file: &SweepFile, wanted: &SweepReportOptions) -> Slos {
+fn comparison_slos(file: &SweepFile, options: &SweepReportOptions) -> Slos {
     let own = file.plan.flags.get("slo").into_iter().flatten().filter_map(|text| text.parse().ok());
-    let slos = if wanted.slos.is_empty() { own.collect() } else { wanted.slos.clone() };
+    let slos = if options.slos.is_empty() { own.collect() } else { options.slos.clone() };
     Slos::new(slos).unwrap_or_default()
 }
 

@@ -67,7 +67,7 @@ pub(super) fn lines(sweep: &Sweep) -> Vec<(&'static str, String)> {
     }
     for point in &sweep.levels {
         lines.extend(
-            point.level.hypothesis.as_ref().map(|said| ("hypothesis", format!("{}: {said}", point.level.name))),
+            point.level.hypothesis.as_ref().map(|text| ("hypothesis", format!("{}: {text}", point.level.name))),
         );
     }
     lines.extend(sweep.goals.as_ref().map(|goals| ("SLO", goals.clone())));

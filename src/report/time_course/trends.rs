@@ -8,7 +8,7 @@ use super::SteadyState;
 use super::slices::RequestSlices;
 use crate::stats::hypothesis::holm;
 use crate::stats::interval::Interval;
-use crate::stats::trend::{Trend, relative_rise, trend};
+use crate::stats::trend::{TrendTest, relative_rise, trend};
 
 /// Largest p-value of a drift, adjusted for the number of figures.
 const MAX_P: f64 = 0.01;
@@ -68,9 +68,10 @@ pub(super) fn of(slices: &RequestSlices<'_>, steady: &SteadyState, ttft: ReportM
         let found = trend(&points)?;
         Some((metric, found, relative_rise(&points, &found)?))
     };
-    let found: Vec<(ReportMetric, Trend, f64)> = [ttft, ReportMetric::Tpot, e2e].into_iter().filter_map(test).collect();
+    let found: Vec<(ReportMetric, TrendTest, f64)> =
+        [ttft, ReportMetric::Tpot, e2e].into_iter().filter_map(test).collect();
     let adjusted = holm(&found.iter().map(|(_, trend, _)| trend.p_value).collect::<Vec<_>>());
-    let figure = |((of, trend, relative_rise), p_value): (&(ReportMetric, Trend, f64), f64)| {
+    let figure = |((of, trend, relative_rise), p_value): (&(ReportMetric, TrendTest, f64), f64)| {
         let display = |value: f64| of.unit().to_display(value);
         let drifts = p_value <= MAX_P && relative_rise.abs() >= MIN_RELATIVE_RISE;
         let verdict = match drifts {

@@ -114,10 +114,10 @@ fn problem(_: &ParquetError) -> TraceProblem {
 
 /// The rows of a file with only these columns.
 fn rows(reader: Box<dyn FileReader>, columns: &[&str]) -> Result<RowIter<'static>, ParquetError> {
-    let kept = fields(&*reader).iter().filter(|field| columns.contains(&field.name())).cloned().collect();
+    let selected = fields(&*reader).iter().filter(|field| columns.contains(&field.name())).cloned().collect();
     let name = reader.metadata().file_metadata().schema().name().to_owned();
-    let wanted = Type::group_type_builder(&name).with_fields(kept).build()?;
-    RowIter::from_file_into(reader).project(Some(wanted))
+    let projection = Type::group_type_builder(&name).with_fields(selected).build()?;
+    RowIter::from_file_into(reader).project(Some(projection))
 }
 
 fn entry(

@@ -117,8 +117,8 @@ impl FormatWriter for BurstGptWriter {
 
     /// A reply without tokens represents a failure.
     fn derived_fields(&self, entry: &TraceEntry) -> EntryFields {
-        let told = entry.outcome == Some(Outcome::Failed) && entry.output_tokens.unwrap_or(0) == 0;
-        if told { EntryFields::OUTCOME } else { EntryFields::NONE }
+        let is_failure = entry.outcome == Some(Outcome::Failed) && entry.output_tokens.unwrap_or(0) == 0;
+        if is_failure { EntryFields::OUTCOME } else { EntryFields::NONE }
     }
 
     fn finish(mut self: Box<Self>) -> Result<Vec<String>, WriteError> {

@@ -164,12 +164,12 @@ impl RowCells<'_> {
 }
 
 /// Reads rows of either kind.
-struct RowReader {
+struct CellReader {
     columns: Option<CsvColumns>,
     splitter: CsvSplitter,
 }
 
-impl RowReader {
+impl CellReader {
     fn cells<'a>(&'a mut self, line: &'a [u8]) -> Result<RowCells<'a>, TraceProblem> {
         match &self.columns {
             Some(columns) => Ok(RowCells::Csv(columns, self.splitter.cells(line)?)),
@@ -199,7 +199,7 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
         }
     }
     let is_csv = columns.is_some();
-    let mut reader = RowReader { columns, splitter: CsvSplitter::new() };
+    let mut reader = CellReader { columns, splitter: CsvSplitter::new() };
     let mut earliest: Option<u64> = None;
     for line in stream.sample_lines().skip(usize::from(is_csv)) {
         let cells = reader.cells(line).ok();

@@ -105,11 +105,11 @@ pub(super) fn value<T: std::str::FromStr>(
     cells: &[&str],
     at: usize,
     name: &str,
-    wanted: &str,
+    expected: &str,
 ) -> Result<T, TraceProblem> {
     let cell =
         cells.get(at).ok_or_else(|| TraceProblem::in_field(name, "the row is shorter than the line of names"))?;
-    cell.parse().map_err(|_| TraceProblem::in_field(name, format!("expected {wanted}")))
+    cell.parse().map_err(|_| TraceProblem::in_field(name, format!("expected {expected}")))
 }
 
 /// Parses a count. Spreadsheets and data frames write `12.0` for 12.

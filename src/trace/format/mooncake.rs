@@ -195,7 +195,7 @@ impl MooncakeWriter {
         let rule = BlockRule { size: None, last: LastBlock::Kept };
         let mut notes = Vec::new();
         let blocks = BlockRehasher::new_or_note(header.blocks.as_ref(), rule, &mut notes);
-        let begun = SessionTable::new(&ConversionLosses::default());
+        let started_sessions = SessionTable::new(&ConversionLosses::default());
         let (counted, without_sessions) = (RequiredLengths::default(), None);
         let mark = Some(mark);
         Self {
@@ -203,7 +203,7 @@ impl MooncakeWriter {
             type_tag: mark,
             unit,
             sessions,
-            started_sessions: begun,
+            started_sessions,
             blocks,
             notes,
             needs_output: false,

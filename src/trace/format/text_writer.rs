@@ -143,14 +143,14 @@ impl AiperfTextWriter {
 
     /// The previous turn of the session; restarts the session if the row does not continue it.
     fn previous_turn(&mut self, entry: &TraceEntry, tokens: u64) -> Option<PreviousTurn> {
-        let mut said = *self.sessions.get(entry.session.as_deref()?)?;
+        let mut previous = *self.sessions.get(entry.session.as_deref()?)?;
         let id = |place: usize| self.blocks.as_ref().and_then(|blocks| chained_ids(blocks, entry).nth(place));
-        let repeats = said.blocks == 0 || id(said.blocks - 1) == said.last;
-        if self.is_multi_turn && self.has_full_turns && !(repeats && tokens > said.tokens) {
-            (said.tokens, said.part) = (0, said.part + 1);
+        let repeats = previous.blocks == 0 || id(previous.blocks - 1) == previous.last;
+        if self.is_multi_turn && self.has_full_turns && !(repeats && tokens > previous.tokens) {
+            (previous.tokens, previous.part) = (0, previous.part + 1);
             self.restarted += 1;
         }
-        Some(said)
+        Some(previous)
     }
 
     fn record_turn(&mut self, entry: &TraceEntry, tokens: u64, part: u32) {
@@ -173,15 +173,15 @@ impl FormatWriter for AiperfTextWriter {
         };
         let output_length = self.lengths.requested_output(entry, false)?;
         let before = self.previous_turn(entry, tokens);
-        let part = before.map_or(0, |said| said.part);
-        let begins = before.is_none_or(|said| self.is_multi_turn && self.has_full_turns && said.tokens == 0);
+        let part = before.map_or(0, |previous| previous.part);
+        let begins = before.is_none_or(|previous| self.is_multi_turn && self.has_full_turns && previous.tokens == 0);
         let row = PromptRow { entry, number: self.rows, pass: 0 };
         let (content, overhead) = match entry.prompt.tokens {
             Some(_) => (&self.content, self.overhead),
             None => (&self.byte_content, 0),
         };
         let text = match before.filter(|_| self.is_multi_turn && self.has_full_turns && !begins) {
-            Some(said) => content.text_tail(&row, (tokens - said.tokens).saturating_sub(overhead).max(1)),
+            Some(previous) => content.text_tail(&row, (tokens - previous.tokens).saturating_sub(overhead).max(1)),
             None => content.text(&row),
         };
         self.rows += 1;
@@ -330,10 +330,10 @@ mod tests {
             assert_eq!(text.len(), new * 4);
             assert!(single[at]["text"].as_str().unwrap().ends_with(text));
         }
-        let told = |at: usize| (&lines[at]["session_id"], &lines[at]["turns"][0]);
+        let turn_at = |at: usize| (&lines[at]["session_id"], &lines[at]["turns"][0]);
         let text = &lines[2]["turns"][0]["text"];
-        assert_eq!(told(2), (&json!("a"), &json!({"delay": 3_500, "text": text, "output_length": 6})));
-        assert_eq!((told(3).0, &told(3).1["timestamp"]), (&json!("b"), &json!(40_000)));
+        assert_eq!(turn_at(2), (&json!("a"), &json!({"delay": 3_500, "text": text, "output_length": 6})));
+        assert_eq!((turn_at(3).0, &turn_at(3).1["timestamp"]), (&json!("b"), &json!(40_000)));
         assert_eq!(converted.losses.list(), []);
         assert_eq!(back.header.turns, TurnContent::Delta);
         let back: Vec<_> = read(back).into_iter().map(|row| (row.session, row.turn, row.at / SECOND)).collect();
@@ -351,11 +351,11 @@ mod tests {
             row("a", 4, (25, 1), &[1, 9, 9, 9, 9, 9, 9]),
         ];
         let (lines, converted, _) = written("multi_turn", TurnContent::Full, &rows);
-        let told: Vec<_> = lines
+        let turns: Vec<_> = lines
             .iter()
             .map(|line| (line["session_id"].as_str().unwrap(), line["turns"][0]["text"].as_str().unwrap().len() / 4))
             .collect();
-        assert_eq!(told, [("a", 8), ("a#1", 20), ("a#1", 3), ("a#2", 25)]);
+        assert_eq!(turns, [("a", 8), ("a#1", 20), ("a#1", 3), ("a#2", 25)]);
         let anew = "2 turns repeat something else than what was said, and begin a session of their own";
         assert!(converted.notes.iter().any(|note| note == anew), "{:?}", converted.notes);
     }

@@ -68,15 +68,15 @@ struct LastRound {
     runs: Vec<(u64, u64)>,
 }
 
-/// Keeps the first `kept` ids of `runs` and adds new ones up to `blocks`.
-fn continue_runs(runs: &mut Vec<(u64, u64)>, kept: u64, blocks: u64, next: &mut u64) {
-    let mut left = kept.min(blocks);
+/// Keeps the first `retained` ids of `runs` and adds new ones up to `blocks`.
+fn continue_runs(runs: &mut Vec<(u64, u64)>, retained: u64, blocks: u64, next: &mut u64) {
+    let mut left = retained.min(blocks);
     runs.retain_mut(|(_, count)| {
         *count = (*count).min(left);
         left -= *count;
         *count > 0
     });
-    let added = blocks - (kept.min(blocks) - left);
+    let added = blocks - (retained.min(blocks) - left);
     if added > 0 {
         runs.push((*next, added));
         *next += added;

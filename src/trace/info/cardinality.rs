@@ -12,7 +12,7 @@ const MAX_HASHES: usize = 1 << 18;
 
 #[derive(Debug, Default)]
 pub(super) struct CardinalityEstimator {
-    kept: HashSet<u64, BuildLocalityHasher>,
+    hashes: HashSet<u64, BuildLocalityHasher>,
     halvings: u32,
 }
 
@@ -22,16 +22,16 @@ impl CardinalityEstimator {
         if hash > u64::MAX >> self.halvings {
             return;
         }
-        self.kept.insert(hash);
-        while self.kept.len() > MAX_HASHES {
+        self.hashes.insert(hash);
+        while self.hashes.len() > MAX_HASHES {
             self.halvings += 1;
             let bound = u64::MAX >> self.halvings;
-            self.kept.retain(|hash| *hash <= bound);
+            self.hashes.retain(|hash| *hash <= bound);
         }
     }
 
     pub(super) fn count(&self) -> u64 {
-        (self.kept.len() as u64) << self.halvings
+        (self.hashes.len() as u64) << self.halvings
     }
 
     pub(super) fn is_estimate(&self) -> bool {
@@ -49,7 +49,7 @@ mod tests {
         (0..1_000).chain(0..1_000).for_each(|id| distinct.add(id));
         assert_eq!((distinct.count(), distinct.is_estimate()), (1_000, false));
         (0..2_000_000).for_each(|id| distinct.add(id));
-        assert!(distinct.is_estimate() && distinct.kept.len() <= MAX_HASHES);
+        assert!(distinct.is_estimate() && distinct.hashes.len() <= MAX_HASHES);
         assert!((1_980_000..2_020_000).contains(&distinct.count()), "{}", distinct.count());
     }
 }

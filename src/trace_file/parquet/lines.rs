@@ -41,9 +41,9 @@ impl ParquetLines {
             return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
         };
         let schema = about.schema();
-        let kept = schema.get_fields().iter().filter(|field| !DERIVED.contains(&field.name())).cloned().collect();
-        let wanted = Type::group_type_builder(schema.name()).with_fields(kept).build().map_err(to_io)?;
-        let rows = RowIter::from_file_into(Box::new(reader)).project(Some(wanted)).map_err(to_io)?;
+        let columns = schema.get_fields().iter().filter(|field| !DERIVED.contains(&field.name())).cloned().collect();
+        let projection = Type::group_type_builder(schema.name()).with_fields(columns).build().map_err(to_io)?;
+        let rows = RowIter::from_file_into(Box::new(reader)).project(Some(projection)).map_err(to_io)?;
         let fields = COLUMNS.iter().map(|(path, column)| {
             let is_json = matches!(column, ParquetColumn::Json(_));
             (column_name(path), (*path, is_json))

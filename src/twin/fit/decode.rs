@@ -157,10 +157,10 @@ fn balanced(points: Vec<DecodePoint>) -> Vec<DecodePoint> {
 
 impl BentPlane {
     fn fit(points: &[DecodePoint], has_seqs: bool, has_context: bool, knee: f64) -> Option<Self> {
-        let kept = [true, has_seqs, has_context, knee.is_finite()];
+        let used = [true, has_seqs, has_context, knee.is_finite()];
         let drawn: Vec<Point> =
             points.iter().map(|point| (columns(point.seqs, point.context, knee), point.time)).collect();
-        Some(Self { plane: fit_plane_to(&drawn, kept, ROUNDS)?, knee })
+        Some(Self { plane: fit_plane_to(&drawn, used, ROUNDS)?, knee })
     }
 
     /// A plane with this knee, if enough points lie on each side of it.

@@ -86,15 +86,15 @@ impl LimitsFit {
 
 /// Block size and policy of the prefix cache: cached tokens come in whole blocks.
 fn cache(requests: &[ObservedRequest]) -> (ParameterEstimate, ParameterEstimate) {
-    let told: Vec<u32> = requests.iter().filter_map(|request| request.cached).collect();
-    let hits: Vec<u32> = told.iter().copied().filter(|cached| *cached > 0).collect();
+    let reported: Vec<u32> = requests.iter().filter_map(|request| request.cached).collect();
+    let hits: Vec<u32> = reported.iter().copied().filter(|cached| *cached > 0).collect();
     if hits.is_empty() {
         let repeats = requests.iter().filter(|request| !request.entry.prompt.blocks.is_empty()).any(|request| {
             let first = request.entry.prompt.blocks.first();
             let same = |other: &&ObservedRequest| other.entry.prompt.blocks.first() == first;
             requests.iter().filter(same).nth(1).is_some()
         });
-        let policy = match repeats && !told.is_empty() {
+        let policy = match repeats && !reported.is_empty() {
             true => ParameterEstimate::value(0.0),
             false => ParameterEstimate::range(Some(0.0), Some(1.0), 1.0),
         };

@@ -6,7 +6,7 @@ use super::Residual;
 use super::decode::DecodeFit;
 use super::estimate::{EQUAL_RESIDUAL, PlaneColumn, estimate_of};
 use super::observation::{Observation, ObservedRequest};
-use super::robust::{COLUMNS, FEW_ROUNDS, PlaneFit, Point, ROUNDS, fit_plane, fit_plane_to};
+use super::robust::{COLUMNS, MIN_ROUNDS, PlaneFit, Point, ROUNDS, fit_plane, fit_plane_to};
 use super::steps::EngineStep;
 use crate::twin::parameter::{Parameter, ParameterEstimate};
 
@@ -169,16 +169,17 @@ impl PrefillFit {
 /// The cost of prompts. A cost of attention or of cached tokens that the points do not show is left out: its accidental
 /// value would be multiplied by longer prompts and larger caches than were seen.
 fn plane_of(points: &[Point]) -> Option<PlaneFit> {
-    let fit = |kept| fit_plane_to(points, kept, ROUNDS).filter(|plane| plane.coefficients[1] > 0.0);
-    let kept = [[true; COLUMNS], [true, true, false, true], [true, true, false, false], [false, true, false, false]];
-    let (mut kept, mut plane) = kept.into_iter().find_map(|kept| Some((kept, fit(kept)?)))?;
+    let fit = |used| fit_plane_to(points, used, ROUNDS).filter(|plane| plane.coefficients[1] > 0.0);
+    let candidates =
+        [[true; COLUMNS], [true, true, false, true], [true, true, false, false], [false, true, false, false]];
+    let (mut used, mut plane) = candidates.into_iter().find_map(|used| Some((used, fit(used)?)))?;
     for column in [3, 2] {
         let (cost, error) = (plane.coefficients[column], plane.errors[column]);
         // To find a token in the cache costs no more than to compute it.
         let is_shown = cost > 2.0 * error && (column == 2 || cost < plane.coefficients[1]);
-        let without = std::array::from_fn(|other| kept[other] && other != column);
-        if !is_shown && let Some(simpler) = fit(without).filter(|_| kept[column]) {
-            (kept, plane) = (without, simpler);
+        let without = std::array::from_fn(|other| used[other] && other != column);
+        if !is_shown && let Some(simpler) = fit(without).filter(|_| used[column]) {
+            (used, plane) = (without, simpler);
         }
     }
     Some(plane)
@@ -187,9 +188,9 @@ fn plane_of(points: &[Point]) -> Option<PlaneFit> {
 /// The plane with the cost of squares that `plane` leaves out, or without the one that it has, if that explains the points
 /// about as well: prompts of like lengths do not tell one from the other.
 fn other_plane(points: &[Point], plane: &PlaneFit) -> Option<PlaneFit> {
-    let mut kept = plane.errors.map(f64::is_finite);
-    kept[2] = !kept[2];
-    fit_plane_to(points, kept, ROUNDS).filter(|other| other.total_residual <= EQUAL_RESIDUAL * plane.total_residual)
+    let mut used = plane.errors.map(f64::is_finite);
+    used[2] = !used[2];
+    fit_plane_to(points, used, ROUNDS).filter(|other| other.total_residual <= EQUAL_RESIDUAL * plane.total_residual)
 }
 
 /// The most prompt tokens of a step that took the time of all of them: a prompt that was split took another.
@@ -258,7 +259,7 @@ fn budget_of(isolated: &[&ObservedRequest], alone: f64) -> TokenBudget {
     let longest = times.iter().map(|(columns, _)| columns[1]).fold(0.0, f64::max);
     let residual = |budget: f64| {
         let less = |(columns, time): &Point| (*columns, time - (columns[1] / budget).ceil().max(1.0) * alone);
-        fit_plane(&times.iter().map(less).collect::<Vec<_>>(), FEW_ROUNDS).map(|plane| plane.total_residual)
+        fit_plane(&times.iter().map(less).collect::<Vec<_>>(), MIN_ROUNDS).map(|plane| plane.total_residual)
     };
     let Some(whole) = residual(f64::INFINITY) else { return TokenBudget::default() };
     let grid = (1..=128).map(|n| f64::from(n) * 16.0).chain((17..=128).map(|n| f64::from(n) * 128.0));

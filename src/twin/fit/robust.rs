@@ -5,7 +5,7 @@ pub(super) const COLUMNS: usize = 4;
 /// Rounds of reweighting.
 pub(super) const ROUNDS: usize = 40;
 /// Rounds that suffice to compare fits.
-pub(super) const FEW_ROUNDS: usize = 5;
+pub(super) const MIN_ROUNDS: usize = 5;
 /// Share of a column that the other columns must leave unexplained.
 const MIN_INDEPENDENT_SHARE: f64 = 1e-9;
 /// Residuals beyond this many median absolute deviations are outliers.
@@ -53,8 +53,8 @@ pub(super) fn fit_plane(points: &[Point], rounds: usize) -> Option<PlaneFit> {
 }
 
 /// [`fit_plane`] to some of the columns.
-pub(super) fn fit_plane_to(points: &[Point], kept: [bool; COLUMNS], rounds: usize) -> Option<PlaneFit> {
-    let part = |(columns, y): &Point| (std::array::from_fn(|at| if kept[at] { columns[at] } else { 0.0 }), *y);
+pub(super) fn fit_plane_to(points: &[Point], used: [bool; COLUMNS], rounds: usize) -> Option<PlaneFit> {
+    let part = |(columns, y): &Point| (std::array::from_fn(|at| if used[at] { columns[at] } else { 0.0 }), *y);
     fit_plane(&points.iter().map(part).collect::<Vec<_>>(), rounds)
 }
 
@@ -94,13 +94,13 @@ fn fit_columns(points: &[Point], used: [bool; COLUMNS], rounds: usize) -> Option
         *weight = f64::from(u8::from(residual(row, &solution).abs() <= limit));
     }
     let (solution, inverse) = solve(&rows, &weights, used)?;
-    let kept: f64 = weights.iter().sum();
+    let total_weight: f64 = weights.iter().sum();
     let squares: f64 = rows.iter().zip(&weights).map(|(row, weight)| weight * residual(row, &solution).powi(2)).sum();
     let absolute: f64 = rows.iter().zip(&weights).map(|(row, weight)| weight * residual(row, &solution).abs()).sum();
-    let variance = squares / (kept - count as f64).max(1.0);
+    let variance = squares / (total_weight - count as f64).max(1.0);
     let total: f64 = rows.iter().map(|row| residual(row, &solution).abs()).sum();
     let mut fit = PlaneFit {
-        residual: absolute / kept.max(1.0),
+        residual: absolute / total_weight.max(1.0),
         total_residual: total / rows.len() as f64,
         ..PlaneFit::default()
     };

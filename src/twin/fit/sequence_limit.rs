@@ -17,7 +17,7 @@ const MIN_FULL_SHARE: f64 = 0.6;
 const STEPS_TO_REPLACE: f64 = 2.0;
 
 /// One moment at which streams or waiting requests change.
-struct Change {
+struct StreamChange {
     at: u64,
     running: i64,
     waiting: i64,
@@ -62,14 +62,14 @@ pub(super) fn sequence_limit(seen: Observation<'_>, front_end: f64) -> Option<u3
 }
 
 /// The changes in the order of their time.
-fn changes(seen: Observation<'_>, front_end: f64) -> Vec<Change> {
-    let mut changes: Vec<Change> = Vec::new();
+fn changes(seen: Observation<'_>, front_end: f64) -> Vec<StreamChange> {
+    let mut changes: Vec<StreamChange> = Vec::new();
     for request in seen.requests {
         let (Some((first, _)), Some((last, _))) = (request.events.first(), request.events.last()) else { continue };
         let arrival = request.at.saturating_add(front_end as u64).min(*first);
-        changes.push(Change { at: arrival, running: 0, waiting: 1, gap: 0 });
-        changes.push(Change { at: *first, running: 1, waiting: -1, gap: typical_gap(request) });
-        changes.push(Change { at: *last, running: -1, waiting: 0, gap: 0 });
+        changes.push(StreamChange { at: arrival, running: 0, waiting: 1, gap: 0 });
+        changes.push(StreamChange { at: *first, running: 1, waiting: -1, gap: typical_gap(request) });
+        changes.push(StreamChange { at: *last, running: -1, waiting: 0, gap: 0 });
     }
     changes.retain(|change| change.at <= seen.until);
     changes.sort_unstable_by_key(|change| (change.at, change.running));

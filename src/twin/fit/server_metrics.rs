@@ -14,12 +14,12 @@ impl ServerConfig {
     pub fn parse(page: &str) -> Option<Self> {
         // The engines of one server are alike.
         let cache = *CacheConfig::read(page).first()?;
-        let told = [
+        let values = [
             (Parameter::KvBlocks, cache.blocks.map(|blocks| blocks as f64)),
             (Parameter::BlockSize, cache.block_size.map(|tokens| tokens as f64)),
             (Parameter::PrefixCache, cache.prefix_caching.map(|is_on| f64::from(u8::from(is_on)))),
         ];
-        let config: BTreeMap<_, _> = told.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+        let config: BTreeMap<_, _> = values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
         (!config.is_empty()).then_some(Self(config))
     }
 

@@ -61,8 +61,8 @@ pub(super) fn decode_windows(seen: Observation<'_>, front_end: f64) -> Vec<Decod
         *end = latest;
     }
     let has_prompt = |window: u64| {
-        let begun = prompts.partition_point(|(begin, _)| *begin <= window);
-        begun > 0 && prompts[begun - 1].1 >= window
+        let started = prompts.partition_point(|(begin, _)| *begin <= window);
+        started > 0 && prompts[started - 1].1 >= window
     };
     let point = |(number, window): (u64, StepWindow)| {
         let seqs = window.running / length as f64;

@@ -149,13 +149,13 @@ impl Peer {
             (usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64 / 1e6
         };
         let others = || machine_cpu().saturating_sub(cpu_of_tree(sim.process.id())) as f64 / 1e9;
-        let (before, machine, begun) = (cpu_of_children(), others(), std::time::Instant::now());
+        let (before, machine, started_at) = (cpu_of_children(), others(), std::time::Instant::now());
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = child.stderr.take().unwrap();
-        let said = thread::spawn(move || {
-            let mut said = Vec::new();
-            stderr.read_to_end(&mut said).unwrap();
-            String::from_utf8_lossy(&said).into_owned()
+        let reader = thread::spawn(move || {
+            let mut bytes = Vec::new();
+            stderr.read_to_end(&mut bytes).unwrap();
+            String::from_utf8_lossy(&bytes).into_owned()
         });
         let mut memory = 0;
         let status = loop {
@@ -165,11 +165,11 @@ impl Peer {
             memory = memory.max(memory_of_tree(child.id()).1 / 1_024);
             thread::sleep(Duration::from_millis(100));
         };
-        let said = said.join().unwrap();
-        assert!(status.success(), "{} ended with {status}:\n{said}", self.name());
+        let log = reader.join().unwrap();
+        assert!(status.success(), "{} ended with {status}:\n{log}", self.name());
         let (cpu, cores) = (cpu_of_children() - before, thread::available_parallelism().unwrap().get() as f64);
-        let foreign = (others() - machine - cpu).max(0.0) / begun.elapsed().as_secs_f64() / cores;
-        let requests = if self == Self::Wrk { sent_by_wrk(&said) } else { f64::from(load.requests()) };
+        let foreign = (others() - machine - cpu).max(0.0) / started_at.elapsed().as_secs_f64() / cores;
+        let requests = if self == Self::Wrk { sent_by_wrk(&log) } else { f64::from(load.requests()) };
         Ran { requests, cpu, memory, foreign }
     }
 
@@ -270,8 +270,9 @@ pub(crate) fn print(costs: &[(Peer, Cost)]) {
 }
 
 /// From its report: `  20000 requests in 4.00s, …`.
-fn sent_by_wrk(said: &str) -> f64 {
-    let line = said.lines().find(|line| line.contains(" requests in ")).unwrap_or_else(|| panic!("wrk said:\n{said}"));
+fn sent_by_wrk(report: &str) -> f64 {
+    let line =
+        report.lines().find(|line| line.contains(" requests in ")).unwrap_or_else(|| panic!("wrk said:\n{report}"));
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 

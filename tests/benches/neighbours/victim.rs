@@ -42,8 +42,8 @@ pub(crate) fn over_http1(proxy: SocketAddr, span: Duration) -> Latencies {
         "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n{MEASURED_FIELD}: 1\r\nContent-Length: {}\r\n\r\n{BODY}",
         BODY.len()
     );
-    let (begun, mut values, mut buffer) = (Instant::now(), Vec::new(), [0; 16_384]);
-    while begun.elapsed() < span {
+    let (started_at, mut values, mut buffer) = (Instant::now(), Vec::new(), [0; 16_384]);
+    while started_at.elapsed() < span {
         let sent = Instant::now();
         stream.write_all(request.as_bytes()).unwrap();
         let mut reply = Vec::new();
@@ -72,8 +72,8 @@ pub(crate) fn over_http2(proxy: SocketAddr, stalled: usize, span: Duration) -> L
             // Until all windows are full.
             tokio::time::sleep(Duration::from_millis(1_500)).await;
         }
-        let (begun, mut values) = (Instant::now(), Vec::new());
-        while begun.elapsed() < span {
+        let (started_at, mut values) = (Instant::now(), Vec::new());
+        while started_at.elapsed() < span {
             let sent = Instant::now();
             request(&sender, "/v1/chat/completions", BODY.into()).await;
             values.push(sent.elapsed());

@@ -215,7 +215,7 @@ impl Client<'_> {
         }
         self.tally.events += reply.script.events;
         let long = reply.script.events as u64 * reply.script.gap >= PATIENCE;
-        if long && first_came.is_some_and(|came| came >= *last_sent) {
+        if long && first_came.is_some_and(|first| first >= *last_sent) {
             self.tally.held_back += 1;
         }
         // A connection that the server has closed by now is one that no request was lost on.

@@ -13,7 +13,7 @@ pub(crate) struct Connection {
     pub(crate) phase: Phase,
     /// Bytes that the socket has not accepted, and the number of them sent since.
     unsent: Vec<u8>,
-    gone: usize,
+    sent: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(crate) enum Phase {
 
 impl Connection {
     pub(crate) fn new(socket: TcpStream) -> Self {
-        Self { socket, request: Vec::new(), phase: Phase::Idle, unsent: Vec::new(), gone: 0 }
+        Self { socket, request: Vec::new(), phase: Phase::Idle, unsent: Vec::new(), sent: 0 }
     }
 
     /// Reads what there is; true when a request has come in whole.
@@ -80,15 +80,15 @@ impl Connection {
         if self.unsent.is_empty() {
             return Ok(false);
         }
-        while self.gone < self.unsent.len() {
-            match self.socket.write(&self.unsent[self.gone..]) {
-                Ok(n) => self.gone += n,
+        while self.sent < self.unsent.len() {
+            match self.socket.write(&self.unsent[self.sent..]) {
+                Ok(n) => self.sent += n,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
         self.unsent.clear();
-        self.gone = 0;
+        self.sent = 0;
         Ok(self.phase == Phase::Idle)
     }
 }

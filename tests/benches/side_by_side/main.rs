@@ -116,8 +116,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn chosen<T: Copy>(asked: Vec<T>, all: &[T]) -> Vec<T> {
-    if asked.is_empty() { all.to_vec() } else { asked }
+fn chosen<T: Copy>(selection: Vec<T>, all: &[T]) -> Vec<T> {
+    if selection.is_empty() { all.to_vec() } else { selection }
 }
 
 /// Those of `peers` that start, and that pass a stream on event by event; the others are named and left out.

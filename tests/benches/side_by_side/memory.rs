@@ -14,8 +14,8 @@ use crate::script::{Reply, Script, Varies};
 use crate::table::{Measure, Table};
 use crate::upstream::Upstream;
 
-const FEW: usize = 64;
-const MANY: usize = 512;
+const MIN_STREAMS: usize = 64;
+const MAX_STREAMS: usize = 512;
 
 /// Long enough for both measurements; an event every 20 ms, so that streams are open and at work.
 const SCRIPT: Script = Script { events: 400, gap: 20_000_000, hangs_up: false, varies: Varies::Text };
@@ -47,8 +47,8 @@ pub(crate) fn measure(house: &House, peers: &[Peer], rounds: usize) -> Result<Ve
             base.add(*peer, read(|w| w.base / 1024.0));
             few.add(*peer, read(|w| w.few / 1024.0));
             resident.add(*peer, read(|w| w.few_resident / 1024.0));
-            per_few.add(*peer, read(|w| (w.few - w.base) / FEW as f64));
-            per_many.add(*peer, read(|w| (w.many - w.base) / MANY as f64));
+            per_few.add(*peer, read(|w| (w.few - w.base) / MIN_STREAMS as f64));
+            per_many.add(*peer, read(|w| (w.many - w.base) / MAX_STREAMS as f64));
             if let Err(error) = &weights {
                 base.remark(format!("{}: {error:#}", peer.name()));
             }
@@ -75,9 +75,9 @@ fn weigh(running: &Running, reply: &Arc<Reply>) -> Result<Weights> {
     std::thread::sleep(Duration::from_millis(500));
     let (_, base) = weight();
     std::thread::scope(|scope| {
-        let first = open(scope, plan(FEW))?;
+        let first = open(scope, plan(MIN_STREAMS))?;
         let (few_resident, few) = weight();
-        let second = open(scope, plan(MANY - FEW))?;
+        let second = open(scope, plan(MAX_STREAMS - MIN_STREAMS))?;
         let (_, many) = weight();
         for streams in [first, second] {
             let tally = streams.join().map_err(|_| anyhow!("the client panicked"))??;

@@ -84,9 +84,9 @@ impl House {
     pub(crate) fn version(&self, peer: Peer) -> Result<String> {
         let argument = if peer == Peer::Envoy || peer.is_ours() { "--version" } else { "-v" };
         let output = Command::new(self.program(peer)?).arg(argument).output()?;
-        let said = if output.stdout.is_empty() { output.stderr } else { output.stdout };
-        let said = String::from_utf8_lossy(&said).trim().lines().next().unwrap_or_default().to_owned();
-        Ok(said)
+        let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
+        let line = String::from_utf8_lossy(&text).trim().lines().next().unwrap_or_default().to_owned();
+        Ok(line)
     }
 
     fn program(&self, peer: Peer) -> Result<PathBuf> {

@@ -122,8 +122,8 @@ impl Server {
         if connection.phase == Phase::HangingUp {
             return;
         }
-        let outcome = connection.read().and_then(|asked| {
-            if asked && let Some(at) = connection.begin(&self.reply, id) {
+        let outcome = connection.read().and_then(|has_request| {
+            if has_request && let Some(at) = connection.begin(&self.reply, id) {
                 self.due.push(Reverse((at, id)));
             }
             connection.flush()

@@ -15,14 +15,14 @@ use crate::support::client::Response;
 
 /// One slot: requests one after another, on a kept connection where the plan reuses it.
 pub(super) async fn run(clients: &Clients, kind: &'static str, target: &Target) {
-    let mut kept: Option<Io> = None;
+    let mut idle: Option<Io> = None;
     while !clients.has_ended() {
         let plan = clients.plan();
-        let connection = kept.take();
+        let connection = idle.take();
         let exchange = async {
             if let Some(io) = connection {
                 let (seen, io) = exchange(io, &plan).await;
-                kept = io;
+                idle = io;
                 if seen.status > 0 || seen.end == End::Left {
                     return Observed { reused: true, ..seen };
                 }
@@ -33,7 +33,7 @@ pub(super) async fn run(clients: &Clients, kind: &'static str, target: &Target) 
                 Err(error) => return Observed::broken(format!("connecting: {error}")),
             };
             let (seen, io) = exchange(io, &plan).await;
-            kept = io;
+            idle = io;
             seen
         };
         clients.observe(kind, &plan, exchange).await;
@@ -103,25 +103,25 @@ async fn upload(io: &mut Io, plan: &Plan) -> std::io::Result<bool> {
 async fn read(mut io: Io, plan: &Plan) -> (Observed, Option<Io>) {
     let mut buffer = vec![0; 32 << 10];
     let mut unread = Vec::new();
-    let mut begun: Option<(Response, BodyReader)> = None;
+    let mut reply: Option<(Response, BodyReader)> = None;
     let fault_at = Plan::place(plan.client_at, plan.reply.len());
     let mut is_stalled = false;
     let end = loop {
         let received = match io.read(&mut buffer).await {
-            Ok(0) if matches!(begun, Some((_, BodyReader::UntilClose))) => break End::Whole,
+            Ok(0) if matches!(reply, Some((_, BodyReader::UntilClose))) => break End::Whole,
             Ok(0) => break End::Broken("closed".to_owned()),
             Err(error) => break End::Broken(error.to_string()),
             Ok(received) => received,
         };
         unread.extend_from_slice(&buffer[..received]);
-        if begun.is_none() {
+        if reply.is_none() {
             let Some(end) = unread.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
             let head = String::from_utf8_lossy(&unread.drain(..end + 4).collect::<Vec<_>>()).into_owned();
             let response = Response { head, ..Response::default() };
             let reader = framing(&response);
-            begun = Some((response, reader));
+            reply = Some((response, reader));
         }
-        let Some((response, reader)) = &mut begun else { continue };
+        let Some((response, reader)) = &mut reply else { continue };
         if reader.read(&mut unread, response) {
             break End::Whole;
         }
@@ -130,7 +130,7 @@ async fn read(mut io: Io, plan: &Plan) -> (Observed, Option<Io>) {
                 ClientFault::Leave => break End::Left,
                 ClientFault::Reset => {
                     io.reset();
-                    return (observed(begun, End::Left), None);
+                    return (observed(reply, End::Left), None);
                 }
                 ClientFault::Stall if !is_stalled => {
                     is_stalled = true;
@@ -142,13 +142,13 @@ async fn read(mut io: Io, plan: &Plan) -> (Observed, Option<Io>) {
     };
     let is_kept =
         |response: &Response| !response.field("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
-    let kept = match &begun {
+    let is_reusable = match &reply {
         Some((response, reader)) => {
             end == End::Whole && plan.reuses && !matches!(reader, BodyReader::UntilClose) && is_kept(response)
         }
         None => false,
     };
-    (observed(begun, end), kept.then_some(io))
+    (observed(reply, end), is_reusable.then_some(io))
 }
 
 fn framing(response: &Response) -> BodyReader {
@@ -159,8 +159,8 @@ fn framing(response: &Response) -> BodyReader {
     length.map_or(BodyReader::UntilClose, BodyReader::Length)
 }
 
-fn observed(begun: Option<(Response, BodyReader)>, end: End) -> Observed {
-    let response = begun.map(|(response, _)| response).unwrap_or_default();
+fn observed(reply: Option<(Response, BodyReader)>, end: End) -> Observed {
+    let response = reply.map(|(response, _)| response).unwrap_or_default();
     let proxy_error = response.field("x-streamgauge-error").map(str::to_owned);
     Observed { status: response.status(), proxy_error, body: response.body, end, reused: false }
 }

@@ -57,10 +57,10 @@ impl Connection {
     ///
     /// A server that closes an idle connection announces nothing, so the next request may be on its way.
     async fn request(&mut self, patience: Duration) -> std::io::Result<Option<(String, Vec<u8>)>> {
-        let mut begun: Option<(String, BodyReader)> = None;
+        let mut request: Option<(String, BodyReader)> = None;
         let mut body = Response::default();
         loop {
-            if begun.is_none()
+            if request.is_none()
                 && let Some(end) = self.unread.windows(4).position(|window| window == b"\r\n\r\n")
             {
                 let head = String::from_utf8_lossy(&self.unread.drain(..end + 4).collect::<Vec<_>>()).into_owned();
@@ -69,15 +69,15 @@ impl Connection {
                     Some(_) => BodyReader::Chunked(Part::Size),
                     None => BodyReader::Length(length.unwrap_or(0)),
                 };
-                begun = Some((head, reader));
+                request = Some((head, reader));
             }
-            if let Some((head, reader)) = &mut begun
+            if let Some((head, reader)) = &mut request
                 && reader.read(&mut self.unread, &mut body)
             {
                 return Ok(Some((std::mem::take(head), body.body)));
             }
             let mut buffer = [0; 16 << 10];
-            let received = match begun.is_none() && self.unread.is_empty() {
+            let received = match request.is_none() && self.unread.is_empty() {
                 true => timeout(patience, self.io.read(&mut buffer)).await.unwrap_or(Ok(0))?,
                 false => self.io.read(&mut buffer).await?,
             };

@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
-static MOST: AtomicUsize = AtomicUsize::new(0);
+static MAX_HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;
 
@@ -15,7 +15,7 @@ static COUNTING: Counting = Counting;
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Relaxed) + layout.size();
-        MOST.fetch_max(now, Relaxed);
+        MAX_HELD_BYTES.fetch_max(now, Relaxed);
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
@@ -27,9 +27,9 @@ unsafe impl GlobalAlloc for Counting {
 /// Runs `work`; at no moment may it hold more than `limit` bytes.
 pub fn within<T>(limit: usize, work: impl FnOnce() -> T) -> T {
     let before = NOW.load(Relaxed);
-    MOST.store(before, Relaxed);
+    MAX_HELD_BYTES.store(before, Relaxed);
     let done = work();
-    let held = MOST.load(Relaxed).saturating_sub(before);
+    let held = MAX_HELD_BYTES.load(Relaxed).saturating_sub(before);
     assert!(held <= limit, "{held} bytes were held, the limit is {limit}");
     done
 }

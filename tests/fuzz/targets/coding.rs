@@ -15,13 +15,13 @@ use streamgauge_fuzz::memory;
 use streamgauge_fuzz::split::ways;
 
 /// The largest window of the codings is brotli's, 16 MiB; zstd allocates its own in C, out of sight.
-const MOST: usize = 16 << 20 | 4 << 20;
+const MAX_HELD_BYTES: usize = 16 << 20 | 4 << 20;
 
 fuzz_target!(|input: &[u8]| {
     let Some((&choice, bytes)) = input.split_first() else { return };
     let encoding = ["gzip", "deflate", "zstd", "br", "identity", "deflate"][usize::from(choice % 6)];
     if choice < 128 {
-        memory::within(MOST, || hostile(encoding, bytes));
+        memory::within(MAX_HELD_BYTES, || hostile(encoding, bytes));
     } else if encoding != "br" {
         let raw = choice % 6 == 5;
         honest(encoding, raw, bytes);

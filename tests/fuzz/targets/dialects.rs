@@ -14,7 +14,7 @@ use streamgauge_fuzz::memory;
 use streamgauge_fuzz::split::same;
 
 /// Maximum memory of an observer for events as small as these inputs.
-const MOST: usize = 1 << 20;
+const MAX_HELD_BYTES: usize = 1 << 20;
 
 fuzz_target!(|body: &[u8]| {
     let kind = match body.trim_ascii_start().first() {
@@ -30,7 +30,7 @@ fuzz_target!(|body: &[u8]| {
                 });
                 drop((record, meanings));
             }
-            let record = memory::within(MOST, || observed(dialect, kind, &[body], Ending::Complete).0);
+            let record = memory::within(MAX_HELD_BYTES, || observed(dialect, kind, &[body], Ending::Complete).0);
             agrees_with_itself(&record);
         }
     }

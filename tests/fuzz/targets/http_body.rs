@@ -104,8 +104,8 @@ fn line(bytes: &[u8]) -> Option<&[u8]> {
     bytes.iter().position(|byte| *byte == b'\n').map(|end| &bytes[..end])
 }
 
-fn position(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
-    bytes.windows(wanted.len()).position(|window| window == wanted)
+fn position(bytes: &[u8], needle: &[u8]) -> Option<usize> {
+    bytes.windows(needle.len()).position(|window| window == needle)
 }
 
 fn written_and_read(pieces: &[&[u8]], payload: &[u8]) {

@@ -14,9 +14,9 @@ fuzz_target!(|text: &str| {
         let (_, text) = variables.iter().find(|(known, _)| *known == name)?;
         Some(if name.ends_with("_HEADERS") { format!("{text}{SECRET}") } else { (*text).to_owned() })
     });
-    let said = format!("{}{}", otlp.explain(), warnings.concat());
+    let output = format!("{}{}", otlp.explain(), warnings.concat());
     // Unless another value has it too.
-    assert!(text.contains("canary") || !said.contains("canary"), "{said}");
+    assert!(text.contains("canary") || !output.contains("canary"), "{output}");
     let (metrics, traces) = (otlp.metrics.as_ref().map(|on| &on.exporter), otlp.traces.as_ref().map(|on| &on.exporter));
     for exporter in [metrics, traces, otlp.logs.as_ref().map(|on| &on.exporter)].into_iter().flatten() {
         let target = exporter.endpoint.target.parse::<http::uri::PathAndQuery>();

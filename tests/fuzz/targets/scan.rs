@@ -11,7 +11,7 @@ use streamgauge_fuzz::split::same;
 type Found = Vec<(Vec<u8>, u32, Owned)>;
 
 /// Bytes of a string that are kept.
-const LONGEST: usize = 256;
+const MAX_STRING_BYTES: usize = 256;
 
 #[derive(Debug, PartialEq)]
 enum Owned {
@@ -70,8 +70,10 @@ fuzz_target!(|bytes: &[u8]| {
 /// most that goes.
 fn fits(found: &(Vec<u8>, u32, Owned), walked: &(Vec<u8>, u32, Owned)) -> bool {
     match (&found.2, &walked.2) {
-        (Owned::String(short), Owned::String(long)) if long.len() == LONGEST => {
-            (&found.0, found.1) == (&walked.0, walked.1) && long.starts_with(short) && short.len() >= LONGEST - 11
+        (Owned::String(short), Owned::String(long)) if long.len() == MAX_STRING_BYTES => {
+            (&found.0, found.1) == (&walked.0, walked.1)
+                && long.starts_with(short)
+                && short.len() >= MAX_STRING_BYTES - 11
         }
         _ => found == walked,
     }
@@ -103,10 +105,10 @@ fn flatten(walk: &mut JsonWalker<'_>, path: &mut Vec<String>, element: Option<u3
     let named = name(path);
     if path.len() <= 6 && named.len() <= 96 {
         let scalar = match raw.as_bytes() {
-            [b'"', inside @ .., b'"'] => Owned::String(inside[..inside.len().min(LONGEST)].to_vec()),
+            [b'"', inside @ .., b'"'] => Owned::String(inside[..inside.len().min(MAX_STRING_BYTES)].to_vec()),
             b"true" | b"false" => Owned::Bool(raw == "true"),
             b"null" => Owned::Null,
-            _ if raw.len() > LONGEST => return None,
+            _ if raw.len() > MAX_STRING_BYTES => return None,
             _ => Owned::Number(raw.to_owned()),
         };
         found.push((named.into_bytes(), index, scalar));

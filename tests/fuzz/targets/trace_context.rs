@@ -22,8 +22,12 @@ fuzz_target!(|input: &[u8]| {
     assert_eq!(trace.parent, parent.map(|parent| parent.span_id));
     assert!(parent.is_none_or(|parent| parent.trace_id == sent.trace_id && parent.span_id != sent.span_id));
     assert!(parent.is_none_or(|parent| parent.sampled() == sent.sampled()));
-    if let Some(kept) = &trace.tracestate {
-        assert!(parent.is_some() && kept.as_bytes() == state && !kept.chars().any(|c| c.is_control() && c != '\t'));
+    if let Some(tracestate) = &trace.tracestate {
+        assert!(
+            parent.is_some()
+                && tracestate.as_bytes() == state
+                && !tracestate.chars().any(|c| c.is_control() && c != '\t')
+        );
     }
 });
 

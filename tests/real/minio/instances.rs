@@ -95,8 +95,8 @@ fn two_hundred_instances_at_once_store_each_row_once_and_are_read_as_one_in_orde
         (0..INSTANCES).all(|instance| segments(&spool(spools.path(), instance)).is_empty())
     });
     let output = all.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert!(output.status.success() && !said.contains(KEY) && !said.contains(SECRET), "{said}");
+    let log = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success() && !log.contains(KEY) && !log.contains(SECRET), "{log}");
     // Each row once, in the folder of its instance, and all in one order of time.
     let rows = minio.rows("captures");
     let numbers: Vec<u64> = rows.iter().map(|row| row["params"]["max_tokens"].as_u64().unwrap()).collect();

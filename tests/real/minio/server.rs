@@ -114,8 +114,8 @@ impl Minio {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
         command.args(["trace", "convert", &format!("s3://{BUCKET}/{prefix}"), "--to", "streamgauge", "--output"]);
         let output = command.arg(&file).envs(Self::variables(self.addr)).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && !said.contains("damage"), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !stderr.contains("damage"), "{stderr}");
         let text = std::fs::read_to_string(file).unwrap();
         text.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect()
     }

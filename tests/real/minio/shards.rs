@@ -46,13 +46,13 @@ fn shards_that_meet_in_a_bucket_upload_through_a_network_that_is_cut_and_are_rep
         until(&format!("{fault:?} meets an upload"), MINUTE, || network.met() > met);
     }
     network.set(Fault::None);
-    let mut said = String::new();
+    let mut log = String::new();
     for child in running {
         let output = child.wait_with_output().unwrap();
-        said += &String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{said}");
+        log += &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{log}");
     }
-    assert!(!said.contains(KEY) && !said.contains(SECRET), "credentials are shown: {said}");
+    assert!(!log.contains(KEY) && !log.contains(SECRET), "credentials are shown: {log}");
 
     let objects = minio.versions();
     assert!(objects.values().all(|versions| *versions == 1), "an object was replaced: {objects:?}");

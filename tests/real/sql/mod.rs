@@ -24,10 +24,10 @@ fn answers(python: &str, engine: &[&str], captures: &Captures) -> Value {
     command.arg(captures.folder.path().join("parquet")).args(captures.slo.map(|limit| limit.to_string())).args(engine);
     // Spark writes into its folder.
     let output = command.current_dir(captures.folder.path()).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{engine:?}: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{engine:?}: {stderr}");
     // Time and memory of each query: `cargo test … -- --nocapture`.
-    eprint!("{said}");
+    eprint!("{stderr}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -107,9 +107,9 @@ fn check_traffic(answers: &Value, facts: &Facts) {
         let sums = &facts.traffic[&key(row, ["hour", "class"])];
         let counted =
             [sums.requests, sums.sessions.len() as u64, sums.input_tokens, sums.output_tokens, sums.incomplete];
-        let asked =
+        let values =
             ["requests", "sessions", "input_tokens", "output_tokens", "incomplete"].map(|name| number(&row[name]));
-        assert_eq!(asked, counted.map(|count| count as f64), "{row}");
+        assert_eq!(values, counted.map(|count| count as f64), "{row}");
     }
     assert_eq!(sum(groups, "requests"), sum(&facts.info, "requests"));
     check_hours(groups);
@@ -124,25 +124,25 @@ fn check_hours(groups: &[Value]) {
 }
 
 fn check_reuse(answers: &Value, captures: &Captures, facts: &Facts) {
-    let (mut blocks, mut kept) = (0.0, 0.0);
+    let (mut blocks, mut kept_blocks) = (0.0, 0.0);
     for row in rows(answers, "reuse") {
         let of_model = row["model"].as_str().unwrap();
         let reuse = if of_model.is_empty() { &facts.reuse["all"] } else { &facts.reuse["by"]["model"][of_model] };
         let share = |column: &str| number(&reuse[column]) / number(&reuse["prompt_tokens"]);
         let routed = share("offered_tokens") - share("lost_by_routing_tokens");
-        for (asked, told, allowed) in [
+        for (column, expected, allowed) in [
             ("offered", share("offered_tokens"), captures.partial_blocks),
             ("kept_by_routing", routed, captures.partial_blocks),
             ("cached", share("cached_tokens"), 0.0),
         ] {
-            assert!((number(&row[asked]) - told).abs() <= allowed + 1e-9, "{asked} {told}: {row}");
+            assert!((number(&row[column]) - expected).abs() <= allowed + 1e-9, "{column} {expected}: {row}");
         }
         assert!(number(&row["offered"]) > number(&row["kept_by_routing"]) + 0.001, "{row}");
         blocks += number(&row["blocks"]);
-        kept += number(&row["blocks"]) * number(&row["kept_by_routing"]);
+        kept_blocks += number(&row["blocks"]) * number(&row["kept_by_routing"]);
     }
     let hits = facts.blocks - facts.distinct.len() as u64;
-    assert_eq!((blocks, kept.round()), (facts.blocks as f64, hits as f64));
+    assert_eq!((blocks, kept_blocks.round()), (facts.blocks as f64, hits as f64));
 }
 
 fn check_cost(answers: &Value, facts: &Facts) {

@@ -165,14 +165,14 @@ struct SelfTestServer {
 
 impl SelfTestServer {
     fn start(server: SimServer) -> io::Result<Self> {
-        let (measured, asked) = oneshot::channel();
+        let (measured, interval) = oneshot::channel();
         let (stop, stopped) = oneshot::channel::<()>();
         let runtime = sim::runtime()?;
         let thread = thread::Builder::new().name("sim".to_owned()).spawn(move || {
             runtime.block_on(async {
                 // A dropped sender stops the server too.
                 let served = server.run(async { drop(stopped.await) });
-                let (served, taken) = tokio::join!(served, measure_other_threads_cpu(asked));
+                let (served, taken) = tokio::join!(served, measure_other_threads_cpu(interval));
                 served.and(taken)
             })
         })?;
@@ -190,9 +190,9 @@ impl SelfTestServer {
     }
 }
 
-/// CPU time of all other threads between two moments, which arrive over `asked`.
-async fn measure_other_threads_cpu(asked: oneshot::Receiver<(Stamp, Stamp)>) -> io::Result<Gap> {
-    let Ok((from, to)) = asked.await else { return Ok(Gap::ZERO) };
+/// CPU time of all other threads between two moments, which arrive over `interval`.
+async fn measure_other_threads_cpu(interval: oneshot::Receiver<(Stamp, Stamp)>) -> io::Result<Gap> {
+    let Ok((from, to)) = interval.await else { return Ok(Gap::ZERO) };
     Clock::Monotonic.sleep_until(from).await;
     let before = other_threads_cpu_nanos()?;
     Clock::Monotonic.sleep_until(to).await;
@@ -345,12 +345,12 @@ mod tests {
             itl: spread(23_500_000),
             ..good
         };
-        let told = find_problems(&bad, beat, max_lag);
-        assert_eq!(told.len(), 4, "{told:?}");
-        assert!(told[0].starts_with("2 of 100 requests would fail"), "{told:?}");
-        assert!(told[1].contains("p99 10.0ms"), "{told:?}");
-        assert_eq!(told[2], "the rate would be 49.00 requests/s and not 50.00");
-        assert!(told[3].contains("3.50ms"), "{told:?}");
+        let problems = find_problems(&bad, beat, max_lag);
+        assert_eq!(problems.len(), 4, "{problems:?}");
+        assert!(problems[0].starts_with("2 of 100 requests would fail"), "{problems:?}");
+        assert!(problems[1].contains("p99 10.0ms"), "{problems:?}");
+        assert_eq!(problems[2], "the rate would be 49.00 requests/s and not 50.00");
+        assert!(problems[3].contains("3.50ms"), "{problems:?}");
     }
 
     #[test]
@@ -358,8 +358,11 @@ mod tests {
         let load = OfferedLoad::closed(Some(1_000), 1_000, 100_000);
         assert_eq!(overload_warning(&load, 0.8, 1), None);
         assert_eq!(overload_warning(&load, 1.6, 2), None);
-        let told = overload_warning(&load, 1.25, 1).unwrap();
-        assert!(told.starts_with("50000 events/s would take 1.2 cores, and the sending threads have 1 "), "{told}");
+        let warning = overload_warning(&load, 1.25, 1).unwrap();
+        assert!(
+            warning.starts_with("50000 events/s would take 1.2 cores, and the sending threads have 1 "),
+            "{warning}"
+        );
     }
 
     fn found(planned: OfferedLoad, trial: &SelfTestLoad) -> SelfTestFindings {
@@ -392,26 +395,26 @@ mod tests {
         assert_eq!(contention_warning(CoreTime::default()), None);
         assert_eq!(contention_warning(time(1, 2)), None, "short waits");
         assert_eq!(contention_warning(time(20, 32)), None, "its own threads are what it waits for");
-        let told = contention_warning(time(1, 32)).unwrap();
+        let warning = contention_warning(time(1, 32)).unwrap();
         assert!(
-            told.starts_with("other processes keep the sending threads waiting for a core, 3.20ms at a time"),
-            "{told}"
+            warning.starts_with("other processes keep the sending threads waiting for a core, 3.20ms at a time"),
+            "{warning}"
         );
     }
 
     #[test]
     fn what_was_not_tried_is_said_with_what_it_would_take() {
         let plan = OfferedLoad::closed(Some(16_000), 100_000, 100_000_000);
-        let told = found(plan, &SelfTestLoad::of(&plan, 1 << 20)).summary_line();
+        let summary = found(plan, &SelfTestLoad::of(&plan, 1 << 20)).summary_line();
         assert!(
-            told.starts_with("audit: 800 requests/s of 2 tokens, 7 streams open: send lag p50 0ns p99 1.00µs, "),
-            "{told}"
+            summary.starts_with("audit: 800 requests/s of 2 tokens, 7 streams open: send lag p50 0ns p99 1.00µs, "),
+            "{summary}"
         );
         let less = "5 µs of CPU for each event; that is 10000 of 16000 streams, 20000 of 800000 events/s; all of it would \
                     take 400 % of a core";
-        assert!(told.ends_with(less), "{told}");
+        assert!(summary.ends_with(less), "{summary}");
         let plan = OfferedLoad::open(101, Gap::from_millis(10_000), 50_500, None);
-        let told = found(plan, &SelfTestLoad::of(&plan, 1 << 20)).summary_line();
-        assert!(told.ends_with("µs of CPU for each event"), "all of it was tried: {told}");
+        let summary = found(plan, &SelfTestLoad::of(&plan, 1 << 20)).summary_line();
+        assert!(summary.ends_with("µs of CPU for each event"), "all of it was tried: {summary}");
     }
 }

@@ -170,19 +170,19 @@ mod tests {
             streams_by_model: [("tiny".into(), OpenStreams { waiting: 0, streaming: 1 })].into(),
         };
         let now = LiveSnapshot::from_snapshot(&counted.snapshot(NOW), open, at(1_000));
-        let told = |model| serde_json::to_value(now.history_point(model, &then)).unwrap();
+        let point = |model| serde_json::to_value(now.history_point(model, &then)).unwrap();
         // 200 ms; gaps of 10, 20 for two tokens, 30 and 40 ms; 105 ms for 5 tokens.
         let expected = serde_json::json!({
             "open": [2, 0, 1], "requests": 3, "tokens": 18, "ttft": [-19, 3],
             "itl": [-54, 6, -12, 3, -2, 3], "tpot": [-45, 3], "ended": {"done": 3}, "responses": {"2xx": 3},
             "slos": {"fast": [3, 0, 0, 18]},
         });
-        assert_eq!(told(Some("tiny")), expected);
+        assert_eq!(point(Some("tiny")), expected);
         assert_eq!(
-            (told(None)["open"].clone(), told(None)["itl"].clone()),
+            (point(None)["open"].clone(), point(None)["itl"].clone()),
             ([5, 2, 1].into(), expected["itl"].clone())
         );
-        assert_eq!(told(Some("huge")), serde_json::json!({}));
+        assert_eq!(point(Some("huge")), serde_json::json!({}));
         assert_eq!(now.history_point(Some("tiny"), &now).requests, 0);
         assert_eq!(serde_json::to_value(then.history_point(None, &then)).unwrap(), serde_json::json!({}));
     }

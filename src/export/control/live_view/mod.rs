@@ -358,7 +358,7 @@ mod tests {
         Arc::new(Slos::new(vec![slo.parse().unwrap()]).unwrap())
     }
 
-    fn begun(slo: &str) -> Aggregate {
+    fn aggregate_of(slo: &str) -> Aggregate {
         Aggregate::new(AggregateSettings { slos: slos(slo), ..AggregateSettings::default() })
     }
 
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn counts_that_have_begun_anew_count_from_there() {
-        let (mut before, mut after) = (begun("x: e2e<=1s ttft<=1s"), begun("x: e2e<=3s ttft<=7s"));
+        let (mut before, mut after) = (aggregate_of("x: e2e<=1s ttft<=1s"), aggregate_of("x: e2e<=3s ttft<=7s"));
         (0..5).for_each(|_| before.record_finished(&record(), None, NOW));
         after.record_finished(&record(), None, NOW);
         let (then, now) = (cut(&before, 0), cut(&after, 1_000));
@@ -380,7 +380,7 @@ mod tests {
 
     #[test]
     fn all_models_together_are_the_sum_of_each() {
-        let mut counted = begun("x: ttft<=300ms");
+        let mut counted = aggregate_of("x: ttft<=300ms");
         let then = cut(&counted, 0);
         for model in ["tiny", "tiny", "huge"] {
             let record = RequestRecord { shape: Arc::new(shape(model)), slos: slos("x: ttft<=300ms"), ..record() };

@@ -162,12 +162,12 @@ async fn a_failure_is_exported_unless_it_is_one_of_this_export() {
 
         let lines: Vec<String> = received(&collector).iter().skip(8).map(|(_, record)| body(record)).collect();
         assert_eq!(lines.iter().filter(|line| *line == "OTLP export failed").count(), 1, "{lines:?}");
-        let said = std::fs::read_to_string(stderr.path()).unwrap();
+        let log = std::fs::read_to_string(stderr.path()).unwrap();
         let failures = |signal: &str| {
             let of_signal = |line: &&str| line.contains("OTLP export failed") && line.contains(signal);
-            said.lines().filter(of_signal).count()
+            log.lines().filter(of_signal).count()
         };
-        assert_eq!((failures("\"logs\""), failures("\"metrics\"")), (1, 1), "once a minute each: {said}");
+        assert_eq!((failures("\"logs\""), failures("\"metrics\"")), (1, 1), "once a minute each: {log}");
     }
 }
 

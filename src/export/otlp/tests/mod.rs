@@ -219,9 +219,9 @@ async fn a_busy_collector_is_asked_again_when_it_says() {
     for protocol in BOTH {
         let collector = Collector::start(protocol, vec![busy(protocol)]).await;
         let running = metrics(collector.exporter(), ms(60_000), ms(10_000));
-        let begun = Clock::Monotonic.now();
+        let started_at = Clock::Monotonic.now();
         assert_eq!(losses(&*running.stop(ms(10_000)).await), [0; 5]);
-        let waited = Clock::Monotonic.now().since(begun);
+        let waited = Clock::Monotonic.now().since(started_at);
         assert!(waited >= ms(500) && waited < ms(5_000), "{waited}");
         assert_eq!(collector.seen.lock().unwrap().len(), 2);
     }
@@ -275,12 +275,13 @@ async fn a_collector_that_speaks_the_other_protocol_is_told_with_the_variable() 
             while matches!(socket.read(&mut [0; 1024]).await, Ok(1..)) {}
         }
     });
-    for (exporter, protocol, told) in [(grpc, Protocol::HttpProtobuf, "grpc"), (other, Protocol::Grpc, "http/protobuf")]
+    for (exporter, protocol, advice) in
+        [(grpc, Protocol::HttpProtobuf, "grpc"), (other, Protocol::Grpc, "http/protobuf")]
     {
         let mut client = OtlpClient::new(&ExporterConfig { protocol, ..exporter }, Clock::Monotonic);
         assert_eq!(client.deliver(&payload, ms(500)).await, Delivery::Failed);
-        let said = std::fs::read_to_string(log.path()).unwrap();
-        assert!(said.lines().last().unwrap().contains(&format!("OTEL_EXPORTER_OTLP_PROTOCOL={told}\"")), "{said}");
+        let text = std::fs::read_to_string(log.path()).unwrap();
+        assert!(text.lines().last().unwrap().contains(&format!("OTEL_EXPORTER_OTLP_PROTOCOL={advice}\"")), "{text}");
     }
 }
 
@@ -289,7 +290,8 @@ async fn what_was_taken_is_not_told_as_a_failure() {
     let log = tempfile::NamedTempFile::new().unwrap();
     let writer = Arc::new(log.reopen().unwrap());
     let _logging = tracing::subscriber::set_default(tracing_subscriber::fmt().with_writer(writer).finish());
-    for (rejected_data_points, told) in [(0, "OTLP export was taken with a warning"), (2, "OTLP export failed in part")]
+    for (rejected_data_points, expected) in
+        [(0, "OTLP export was taken with a warning"), (2, "OTLP export failed in part")]
     {
         let partial = ExportMetricsPartialSuccess { rejected_data_points, error_message: "too old".to_owned() };
         let message = ExportMetricsServiceResponse { partial_success: Some(partial) }.encode_to_vec();
@@ -300,9 +302,9 @@ async fn what_was_taken_is_not_told_as_a_failure() {
         let payload = ExportPayload { signal: OtlpSignal::Metrics, message: Bytes::new() };
         let taken = Delivery::Accepted { rejected: rejected_data_points as u64 };
         assert_eq!(client.deliver(&payload, ms(10_000)).await, taken);
-        let said = std::fs::read_to_string(log.path()).unwrap();
-        let last = said.lines().last().unwrap();
-        assert!(last.contains(told) && last.contains("too old"), "{said}");
+        let text = std::fs::read_to_string(log.path()).unwrap();
+        let last = text.lines().last().unwrap();
+        assert!(last.contains(expected) && last.contains("too old"), "{text}");
     }
 }
 
@@ -316,9 +318,9 @@ async fn a_collector_that_is_down_costs_counted_points_and_the_time_allowed() {
         held.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         exporter.endpoint.port = held.local_addr().unwrap().port();
         let running = metrics(exporter, ms(60_000), ms(10_000));
-        let begun = Clock::Monotonic.now();
+        let started_at = Clock::Monotonic.now();
         assert_eq!(losses(&*running.stop(ms(300)).await), [3, 0, 0, 0, 0]);
-        assert!(Clock::Monotonic.now().since(begun) < ms(3_000));
+        assert!(Clock::Monotonic.now().since(started_at) < ms(3_000));
     }
 }
 

@@ -42,7 +42,7 @@ use crate::export::trace_context::RequestTrace;
 use crate::measure::observer::Progress;
 use crate::measure::record::{Outcome, RequestRecord, TokenCount};
 use crate::measure::shape::RequestShape;
-use crate::measure::slo::Verdict;
+use crate::measure::slo::RequestVerdict;
 use crate::measure::time::Gap;
 use crate::measure::timeline::{GapMethod, TokenEvent};
 
@@ -118,10 +118,15 @@ impl Aggregate {
         self.models.display_name(model, &self.interner)
     }
 
-    /// Counts a finished request. `kept` is its trace if its spans are exported, because an exemplar must lead to a
-    /// trace.
-    pub fn record_finished(&mut self, record: &RequestRecord, kept: Option<&RequestTrace>, moment: TimePoint) {
-        let exemplar = kept.map(|trace| (trace, moment.unix_of(record.times.ended)));
+    /// Counts a finished request. `exported_trace` is its trace if its spans are exported, because an exemplar must
+    /// lead to a trace.
+    pub fn record_finished(
+        &mut self,
+        record: &RequestRecord,
+        exported_trace: Option<&RequestTrace>,
+        moment: TimePoint,
+    ) {
+        let exemplar = exported_trace.map(|trace| (trace, moment.unix_of(record.times.ended)));
         let (entry, gen_ai) = self.record_context(record, RecordContext::new(moment, exemplar));
         self.http(record, entry);
         self.record_response(record, entry);
@@ -207,8 +212,8 @@ impl Aggregate {
     /// Returns the series of these instruments.
     pub(in crate::export) fn snapshot_of(&self, ids: &[Id], moment: TimePoint) -> Snapshot {
         // Series and families share the order of the ids.
-        let asked = self.series.iter().filter(|series| ids.contains(&series.id()));
-        Snapshot { unix: moment.unix, families: asked.filter_map(SeriesFamily::snapshot).collect() }
+        let series = self.series.iter().filter(|series| ids.contains(&series.id()));
+        Snapshot { unix: moment.unix, families: series.filter_map(SeriesFamily::snapshot).collect() }
     }
 
     fn http(&mut self, record: &RequestRecord, entry: RecordContext<'_>) {
@@ -347,9 +352,9 @@ impl Aggregate {
         for (slo, verdict) in record.slos.verdicts(record) {
             let slo = self.interner.text(slo.name());
             let (result, tokens) = match &verdict {
-                Verdict::Met => ("met", record.output_tokens.map_or(0, |count| count.tokens)),
-                Verdict::Missed(_) => ("missed", 0),
-                Verdict::Excluded => ("excluded", 0),
+                RequestVerdict::Met => ("met", record.output_tokens.map_or(0, |count| count.tokens)),
+                RequestVerdict::Missed(_) => ("missed", 0),
+                RequestVerdict::Excluded => ("excluded", 0),
             };
             // The first request declares all three, so that a ratio always has both sides.
             for each in ["met", "missed", "excluded"] {
@@ -357,7 +362,7 @@ impl Aggregate {
                 self.count((Id::SloRequests, 0), more, entry, |symbols| [model, slo, symbols.text(each)]);
             }
             self.count((Id::SloTokens, 0), tokens, entry, |_| [model, slo]);
-            if let Verdict::Missed(objectives) = verdict {
+            if let RequestVerdict::Missed(objectives) = verdict {
                 for objective in objectives {
                     self.count((Id::SloViolations, 0), 1, entry, |symbols| [model, slo, symbols.text(objective)]);
                 }

@@ -412,14 +412,14 @@ fn exemplars_lead_to_kept_traces_only() {
     };
     assert!(exemplars(&aggregate, Id::TimeToFirstToken).is_empty());
     aggregate.record_finished(&record(), Some(&trace), NOW);
-    let kept = exemplars(&aggregate, Id::TimeToFirstToken);
-    let [(bucket, exemplar)] = kept[..] else { panic!("{kept:?}") };
+    let before = exemplars(&aggregate, Id::TimeToFirstToken);
+    let [(bucket, exemplar)] = before[..] else { panic!("{before:?}") };
     assert_eq!((bucket, exemplar.value, exemplar.trace_id), (8, 0.2, trace.trace_id), "0.1 < 0.2 <= 0.25");
     assert_eq!(exemplar.unix, NOW.unix - 60_000_000_000 + 1_305_000_000);
     let mut earlier = record();
     earlier.times.ended = earlier.times.received.after(Gap::from_millis(300));
     aggregate.record_finished(&earlier, Some(&RequestTrace::begin(&Sampler::default(), None, None)), NOW);
-    assert_eq!(exemplars(&aggregate, Id::TimeToFirstToken), kept, "an exemplar only makes room for a later one");
+    assert_eq!(exemplars(&aggregate, Id::TimeToFirstToken), before, "an exemplar only makes room for a later one");
     assert_eq!(exemplars(&aggregate, Id::InterTokenLatency)[0].1.value, 0.03, "the longest of its method");
     assert_eq!(exemplars(&aggregate, Id::HttpDuration)[0].1.span_id, trace.server_span);
 }

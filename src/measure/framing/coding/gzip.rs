@@ -161,8 +161,8 @@ impl GzipDecoder {
     }
 
     fn check(&self, trailer: [u8; 8]) -> Result<(), DecodeError> {
-        let told = u64::from_le_bytes(trailer);
+        let expected = u64::from_le_bytes(trailer);
         let found = u64::from(self.checksum.sum()) | u64::from(self.checksum.amount()) << 32;
-        if told == found { Ok(()) } else { Err(DecodeError::Malformed) }
+        if expected == found { Ok(()) } else { Err(DecodeError::Malformed) }
     }
 }

@@ -8,16 +8,16 @@ use super::{DecodeError, DecodeStep};
 #[derive(Default)]
 pub(super) struct DeflateDecoder {
     state: Option<Decompress>,
-    begun: bool,
+    started: bool,
     ended: bool,
 }
 
 impl DeflateDecoder {
     pub(super) fn step(&mut self, bytes: &[u8], piece: &mut [u8]) -> Result<DecodeStep, DecodeError> {
-        if let Some(first) = bytes.first().filter(|_| !self.begun) {
+        if let Some(first) = bytes.first().filter(|_| !self.started) {
             // RFC 1950: the low four bits are method 8, and the top bit of the window size is never set.
             let zlib = first & 0x8f == 0x08;
-            self.begun = true;
+            self.started = true;
             match &mut self.state {
                 Some(state) => state.reset(zlib),
                 None => self.state = Some(Decompress::new(zlib)),
@@ -33,7 +33,7 @@ impl DeflateDecoder {
     }
 
     pub(super) fn restart(&mut self) {
-        (self.begun, self.ended) = (false, false);
+        (self.started, self.ended) = (false, false);
     }
 }
 

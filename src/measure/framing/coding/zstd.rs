@@ -15,7 +15,7 @@ const MAX_HEADER: usize = 18;
 pub(super) struct ZstdDecoder {
     decoder: Decoder<'static>,
     /// Input bytes that the decoder asks for next; given at most those, a call decodes at most one block.
-    wanted: usize,
+    input_hint: usize,
 }
 
 impl ZstdDecoder {
@@ -23,19 +23,19 @@ impl ZstdDecoder {
     pub(super) fn new() -> Option<Self> {
         let mut decoder = Decoder::new().ok()?;
         decoder.set_parameter(DParameter::WindowLogMax(MAX_WINDOW_LOG)).ok()?;
-        Some(Self { decoder, wanted: FRAME_BEGIN })
+        Some(Self { decoder, input_hint: FRAME_BEGIN })
     }
 
     pub(super) fn restart(&mut self) -> Result<(), DecodeError> {
-        self.wanted = FRAME_BEGIN;
+        self.input_hint = FRAME_BEGIN;
         self.decoder.reinit().map_err(|_| DecodeError::Malformed)
     }
 
     pub(super) fn step(&mut self, bytes: &[u8], piece: &mut [u8]) -> Result<DecodeStep, DecodeError> {
-        let mut input = InBuffer::around(&bytes[..self.wanted.min(bytes.len())]);
+        let mut input = InBuffer::around(&bytes[..self.input_hint.min(bytes.len())]);
         let mut output = OutBuffer::around(piece);
-        let wanted = self.decoder.run(&mut input, &mut output).map_err(|_| DecodeError::Malformed)?;
-        self.wanted = if wanted == 0 { FRAME_BEGIN } else { wanted };
+        let hint = self.decoder.run(&mut input, &mut output).map_err(|_| DecodeError::Malformed)?;
+        self.input_hint = if hint == 0 { FRAME_BEGIN } else { hint };
         let mut step = DecodeStep::usual(input.pos(), output.pos());
         if step.used > MAX_HEADER {
             step.work += price::ZSTD_BLOCK;

@@ -49,15 +49,15 @@ impl BatchedIo {
     /// frames would be a reset, and the client would lose unread data. Ends with the client, if the client is silent
     /// for [`LINGER_TIMEOUT`], or after [`MAX_MALFORMED_LINGER_BYTES`].
     pub(super) async fn linger(mut self) {
-        let mut heard = 0;
+        let mut received = 0;
         let mut read = |cx: &mut Context<'_>| {
             let mut bytes = [0; 4096];
             let mut buffer = ReadBuf::new(&mut bytes);
             let closed = ready!(Pin::new(&mut self).poll_shutdown(cx));
             let read = ready!(Pin::new(&mut self).poll_read(cx, &mut buffer));
-            heard += buffer.filled().len();
+            received += buffer.filled().len();
             let is_over = closed.is_err() || read.is_err() || buffer.filled().is_empty();
-            Poll::Ready(is_over || heard > MAX_MALFORMED_LINGER_BYTES)
+            Poll::Ready(is_over || received > MAX_MALFORMED_LINGER_BYTES)
         };
         while Clock::Monotonic.timeout(LINGER_TIMEOUT, poll_fn(&mut read)).await == Some(false) {}
     }

@@ -180,8 +180,9 @@ impl Http2Exchange {
         request: &UpstreamRequest<'_>,
         connector: &UpstreamConnector,
     ) -> Result<Self, UpstreamError> {
-        let (outbox, kept) = (Rc::default(), RetryBuffer::new(request.to_http2(connector)?));
-        let response = Box::pin(connection.sender.try_send_request(kept.to_request(&outbox, &connection.uploads)));
+        let (outbox, retry_buffer) = (Rc::default(), RetryBuffer::new(request.to_http2(connector)?));
+        let response =
+            Box::pin(connection.sender.try_send_request(retry_buffer.to_request(&outbox, &connection.uploads)));
         connection.take_stream();
         // gRPC streams may stay open for long and send little.
         let uploads = request.head.grpc().is_none();
@@ -190,7 +191,7 @@ impl Http2Exchange {
             request: outbox,
             unobserved: Vec::new(),
             response: Some(response),
-            retry_buffer: Some(kept),
+            retry_buffer: Some(retry_buffer),
             unprocessed: None,
             attempts: 1,
             body: None,
@@ -209,7 +210,7 @@ impl Http2Exchange {
     fn rebuild_request(&mut self) -> Option<Request<UploadBody>> {
         let outbox = self.retry_buffer.as_ref()?.to_send_queue(self.request.borrow().complete);
         self.request = Rc::new(RefCell::new(outbox));
-        self.retry_buffer.as_ref().map(|kept| kept.to_request(&self.request, &self.uploads))
+        self.retry_buffer.as_ref().map(|buffer| buffer.to_request(&self.request, &self.uploads))
     }
 
     /// True if another connection may take the request.
@@ -237,7 +238,7 @@ impl Http2Exchange {
     }
 
     pub(super) fn send(&mut self, payload: &[u8]) {
-        self.retry_buffer = self.retry_buffer.take().and_then(|kept| kept.append(payload));
+        self.retry_buffer = self.retry_buffer.take().and_then(|buffer| buffer.append(payload));
         let payload = Bytes::copy_from_slice(payload);
         self.unobserved.push(payload.clone());
         self.request.borrow_mut().push(Frame::data(payload));
@@ -245,8 +246,8 @@ impl Http2Exchange {
 
     pub(super) fn complete(&mut self, trailers: Option<&Head>) {
         let trailers = trailers.map(|trailers| field_map(trailers.end_to_end().map(|(name, value, _)| (name, value))));
-        if let Some(kept) = &mut self.retry_buffer {
-            kept.end(trailers.as_ref());
+        if let Some(buffer) = &mut self.retry_buffer {
+            buffer.end(trailers.as_ref());
         }
         self.request.borrow_mut().end(trailers);
         self.unfinished = None;
@@ -372,10 +373,10 @@ impl UpstreamRequest<'_> {
             KnownHeader::AcceptEncoding => !self.edited,
             known => self.trace.forwards(known),
         };
-        let kept = self.head.end_to_end().filter(|(_, _, known)| keeps(*known));
+        let fields = self.head.end_to_end().filter(|(_, _, known)| keeps(*known));
         let added = self.added.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
         let te = self.head.has_token(KnownHeader::Te, "trailers").then_some((&b"te"[..], &b"trailers"[..]));
-        *request.headers_mut() = field_map(kept.map(|(name, value, _)| (name, value)).chain(added).chain(te));
+        *request.headers_mut() = field_map(fields.map(|(name, value, _)| (name, value)).chain(added).chain(te));
         Ok(request)
     }
 }

@@ -338,12 +338,12 @@ mod tests {
     }
 
     /// The largest distance between the values' empirical distribution and the wanted one.
-    fn distance(mut values: Vec<f64>, wanted: impl Fn(f64) -> f64) -> f64 {
+    fn distance(mut values: Vec<f64>, cdf: impl Fn(f64) -> f64) -> f64 {
         values.sort_by(f64::total_cmp);
         let n = values.len() as f64;
         let off = |(at, value): (usize, &f64)| {
-            let wanted = wanted(*value);
-            (wanted - at as f64 / n).abs().max((wanted - (at + 1) as f64 / n).abs())
+            let expected = cdf(*value);
+            (expected - at as f64 / n).abs().max((expected - (at + 1) as f64 / n).abs())
         };
         values.iter().enumerate().map(off).fold(0.0, f64::max)
     }

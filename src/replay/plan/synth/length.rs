@@ -342,8 +342,11 @@ mod tests {
         (mean, variance.sqrt() / mean)
     }
 
-    fn near(found: (f64, f64), wanted: (f64, f64)) {
-        assert!((found.0 / wanted.0 - 1.0).abs() < 0.03 && (found.1 - wanted.1).abs() < 0.03, "{found:?} {wanted:?}");
+    fn near(found: (f64, f64), expected: (f64, f64)) {
+        assert!(
+            (found.0 / expected.0 - 1.0).abs() < 0.03 && (found.1 - expected.1).abs() < 0.03,
+            "{found:?} {expected:?}"
+        );
     }
 
     #[test]

@@ -275,7 +275,7 @@ mod tests {
         let trace =
             SyntheticTrace { turns: LengthDistribution::Fixed(2), requests: Some(5), ..SyntheticTrace::default() };
         let rows: Vec<_> = trace.rows().map(|row| (row.at, row.session.unwrap(), row.turn.unwrap())).collect();
-        let wanted = [("0", 0), ("0", 1), ("1", 0), ("1", 1), ("2", 0)];
-        assert_eq!(rows, wanted.map(|(session, turn)| (0, session.to_owned(), turn)));
+        let expected = [("0", 0), ("0", 1), ("1", 0), ("1", 1), ("2", 0)];
+        assert_eq!(rows, expected.map(|(session, turn)| (0, session.to_owned(), turn)));
     }
 }

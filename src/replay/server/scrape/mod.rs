@@ -119,10 +119,10 @@ impl Scraper {
         let state = Arc::new(Mutex::new(ScrapeState { scraped, warnings: Vec::new() }));
         let writer = ScrapesWriter::create(&folder.join(SERVER_METRICS_FILE), &header)?;
         let (order, orders) = watch::channel(ScrapeCommand::Run);
-        let told = Arc::clone(&state);
+        let shared_state = Arc::clone(&state);
         let thread = thread::Builder::new().name("server-metrics".to_owned()).spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default())?;
-            runtime.block_on(scrape_all(pages, tls, begin, orders, told, writer))
+            runtime.block_on(scrape_all(pages, tls, begin, orders, shared_state, writer))
         })?;
         Ok(Self { order, state, thread })
     }

@@ -152,22 +152,22 @@ impl RunHistory {
     pub fn of(mut runs: Vec<HistoryRun>, slos: &Slos, margin: f64) -> Option<Self> {
         runs.sort_by_key(|run| run.started_unix_ns);
         let newest = runs.pop()?;
-        let (mut kept, other): (Vec<_>, Vec<_>) = runs.into_iter().partition(|run| run.has_load_of(&newest));
-        kept.push(newest);
+        let (mut comparable, other): (Vec<_>, Vec<_>) = runs.into_iter().partition(|run| run.has_load_of(&newest));
+        comparable.push(newest);
         let name = |run: &HistoryRun| RunName {
             path: run.path.clone(),
             date: run.started_unix_ns.map(utc),
             simulated: run.simulated,
         };
         let figure = |(at, figure): (usize, &ComparedFigure)| {
-            let values = kept.iter().map(|run| run.values.get(at).copied().flatten()).collect();
+            let values = comparable.iter().map(|run| run.values.get(at).copied().flatten()).collect();
             FigureHistory::of(*figure, figure.key(slos), values, margin)
         };
         let figures = ComparedFigure::family(slos).iter().enumerate().map(figure).collect();
         Some(Self {
             streamgauge_run_history: VERSION,
             margin,
-            runs: kept.iter().map(name).collect(),
+            runs: comparable.iter().map(name).collect(),
             left_out: other.into_iter().map(|run| run.path).collect(),
             figures,
         })
