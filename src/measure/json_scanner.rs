@@ -178,14 +178,50 @@ impl JsonScanner {
         let (mut at, mut steps) = (0, 0);
         while at < bytes.len() {
             steps += 1;
-            at += match self.state {
-                ScanState::InString | ScanState::InKey => self.string(&bytes[at..], fields),
-                ScanState::InWord => self.word(&bytes[at..], fields),
-                ScanState::Broken => break,
-                _ => self.byte(bytes[at], fields),
-            };
+            at += self.step(&bytes[at..], fields);
         }
         steps
+    }
+
+    /// Scans one step of `bytes`, which is not empty; returns the bytes consumed. These are none at the start and at the
+    /// end of a number or a literal, and all in a broken document.
+    #[inline(always)]
+    pub(super) fn step(&mut self, bytes: &[u8], fields: &mut impl ScanFields) -> usize {
+        match self.state {
+            ScanState::InString | ScanState::InKey => self.string(bytes, fields),
+            ScanState::InWord => self.word(bytes, fields),
+            ScanState::Broken => bytes.len(),
+            _ => self.byte(bytes[0], fields),
+        }
+    }
+
+    /// Open containers.
+    pub(super) fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// Path of the value that must follow.
+    pub(super) fn expected_path(&self) -> Option<&[u8]> {
+        matches!(self.state, ScanState::Value(_)).then(|| self.path.named())?
+    }
+
+    /// True inside a number or a literal.
+    pub(super) fn is_in_word(&self) -> bool {
+        self.state == ScanState::InWord
+    }
+
+    /// Path of the number or literal that is being scanned.
+    pub(super) fn word_path(&self) -> Option<&[u8]> {
+        self.is_in_word().then(|| self.path.named())?
+    }
+
+    /// If the closing brace of an object may follow: true if the object has keys.
+    pub(super) fn closable_object(&self) -> Option<bool> {
+        match self.state {
+            ScanState::Key(true) => Some(false),
+            ScanState::AfterValue if self.in_object() => Some(true),
+            _ => None,
+        }
     }
 
     /// Scans one read like [`push`](Self::push), and charges the budget piece by piece.

@@ -3,11 +3,14 @@
 //!
 //! [`StripUsage`](super::strip_usage::StripUsage) removes the resulting usage from the reply.
 
+use crate::measure::json_scanner::{JsonScanner, Scalar, ScanFields};
+
 /// A dialect with this request field supports usage injection.
 pub const FIELD: &str = "stream_options.include_usage";
 
-/// Longest key or literal to compare, in bytes.
-const MAX_WORD: usize = 24;
+const OPTIONS: &[u8] = b"stream_options";
+const CONTINUOUS: &[u8] = b"stream_options.continuous_usage_stats";
+const NULL: &[u8] = b"null";
 
 /// Options that the proxy added to the request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,38 +26,53 @@ pub struct InjectedUsage {
 pub struct InjectUsage {
     /// Also request usage on every event.
     wants_continuous: bool,
-    depth: u32,
-    in_string: bool,
-    escaped: bool,
-    /// The next string is a key.
-    before_key: bool,
-    /// The current key or literal, up to [`MAX_WORD`] bytes.
-    word: Vec<u8>,
-    place: CurrentField,
-    stream: bool,
-    options: StreamOptionsField,
+    scan: JsonScanner,
+    request: RequestedUsage,
     /// Held-back bytes of a `null` in place of `stream_options`.
-    null: usize,
+    held: usize,
     injected: InjectedUsage,
 }
 
-/// The object that contains the current bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CurrentField {
-    Elsewhere,
-    Stream,
-    Options,
-    IncludeUsage,
-    Continuous,
-}
-
-/// The client's `stream_options`.
-#[derive(Clone, Copy, Debug, Default)]
-struct StreamOptionsField {
-    present: bool,
-    keys: bool,
+/// What the client asked for.
+#[derive(Debug, Default)]
+struct RequestedUsage {
+    stream: bool,
+    has_options: bool,
+    /// The scan is inside `stream_options`.
+    in_options: bool,
     include: Option<bool>,
     continuous: bool,
+}
+
+impl RequestedUsage {
+    fn set_option(&mut self, path: &[u8], value: bool) {
+        match path {
+            path if path == FIELD.as_bytes() => self.include = Some(value),
+            CONTINUOUS => self.continuous = true,
+            _ => {}
+        }
+    }
+}
+
+impl ScanFields for RequestedUsage {
+    fn wants(&self, path: &[u8]) -> bool {
+        matches!(path, b"stream" | OPTIONS | CONTINUOUS) || path == FIELD.as_bytes()
+    }
+
+    fn is_prefix_of_wanted(&self, path: &[u8]) -> bool {
+        path == OPTIONS
+    }
+
+    fn scalar(&mut self, path: &[u8], _: u32, scalar: Scalar<'_>) {
+        let value = scalar == Scalar::Bool(true);
+        match path {
+            // A key may contain a dot.
+            path if self.in_options => self.set_option(path, value),
+            b"stream" => self.stream = value,
+            OPTIONS => self.has_options = true,
+            _ => {}
+        }
+    }
 }
 
 impl InjectUsage {
@@ -62,15 +80,9 @@ impl InjectUsage {
     pub fn new(continuous: bool) -> Self {
         Self {
             wants_continuous: continuous,
-            depth: 0,
-            in_string: false,
-            escaped: false,
-            before_key: false,
-            word: Vec::new(),
-            place: CurrentField::Elsewhere,
-            stream: false,
-            options: StreamOptionsField::default(),
-            null: 0,
+            scan: JsonScanner::default(),
+            request: RequestedUsage::default(),
+            held: 0,
             injected: InjectedUsage::default(),
         }
     }
@@ -89,162 +101,88 @@ impl InjectUsage {
         };
         let (mut sent, mut at) = (0, 0);
         while at < bytes.len() {
-            if self.in_string {
-                at += self.string(&bytes[at..]);
-                continue;
-            }
-            let byte = bytes[at];
-            if self.null > 0 {
-                if b"null".get(self.null) == Some(&byte) {
-                    (self.null, at, sent) = (self.null + 1, at + 1, at + 1);
-                    continue;
-                }
-                send(self.in_place_of_null());
-            } else if byte == b'n' && self.depth == 1 && self.place == CurrentField::Options && self.word.is_empty() {
-                send(&bytes[sent..at]);
-                (self.null, at, sent) = (1, at + 1, at + 1);
-                continue;
-            }
-            if let Some(added) = self.byte(byte) {
+            if let Some(added) = self.before(bytes[at]) {
                 send(&bytes[sent..at]);
                 sent = at;
                 send(added.as_bytes());
             }
-            at += 1;
+            let may_be_null = self.scan.word_path() == Some(OPTIONS);
+            let used = self.scan.step(&bytes[at..], &mut self.request);
+            if may_be_null && used > 0 && NULL[self.held..].starts_with(&bytes[at..at + used]) {
+                send(&bytes[sent..at]);
+                self.held += used;
+                sent = at + used;
+            } else if self.held > 0 {
+                send(self.in_place_of_null());
+            }
+            at += used;
         }
         send(&bytes[sent..]);
     }
 
-    /// Processes bytes inside a string; returns how many belong to it.
-    fn string(&mut self, bytes: &[u8]) -> usize {
-        if std::mem::take(&mut self.escaped) {
-            return 1;
-        }
-        let Some(stop) = memchr::memchr2(b'"', b'\\', bytes) else {
-            self.keep(bytes);
-            return bytes.len();
-        };
-        self.keep(&bytes[..stop]);
-        if bytes[stop] == b'\\' {
-            // No relevant key contains an escape.
-            self.keep(b"\\");
-            self.escaped = true;
-        } else {
-            self.in_string = false;
-        }
-        stop + 1
-    }
-
-    /// Processes one byte outside of strings; returns the text to insert before it.
-    fn byte(&mut self, byte: u8) -> Option<&'static str> {
-        match byte {
-            b'"' => {
-                self.in_string = true;
-                self.word.clear();
-                if !self.before_key {
-                    // The content of a string is never a literal.
-                    self.keep(b"\"");
-                }
+    /// Prepares for a byte between values; returns the text to insert before it.
+    fn before(&mut self, byte: u8) -> Option<&'static str> {
+        match (byte, self.scan.depth()) {
+            (b'{' | b'[', 1) if self.scan.expected_path() == Some(OPTIONS) => {
+                self.request.has_options = true;
+                self.request.in_options = byte == b'{';
             }
-            b':' if self.before_key => {
-                self.before_key = false;
-                self.place = match (self.depth, self.place, &self.word[..]) {
-                    (1, _, b"stream") => CurrentField::Stream,
-                    (1, _, b"stream_options") => CurrentField::Options,
-                    (
-                        2,
-                        CurrentField::Options | CurrentField::IncludeUsage | CurrentField::Continuous,
-                        b"include_usage",
-                    ) => CurrentField::IncludeUsage,
-                    (
-                        2,
-                        CurrentField::Options | CurrentField::IncludeUsage | CurrentField::Continuous,
-                        b"continuous_usage_stats",
-                    ) => CurrentField::Continuous,
-                    (2, CurrentField::Options | CurrentField::IncludeUsage | CurrentField::Continuous, _) => {
-                        CurrentField::Options
-                    }
-                    (1, ..) => CurrentField::Elsewhere,
-                    (_, place, _) => place,
-                };
-                self.options.present |= self.place == CurrentField::Options;
-                self.options.keys |= self.depth == 2 && self.place != CurrentField::Elsewhere;
-                self.word.clear();
+            (b'{' | b'[', 2) if self.request.in_options => {
+                let path = self.scan.expected_path()?;
+                self.request.set_option(path, false);
             }
-            b'{' | b'[' => {
-                self.depth += 1;
-                self.before_key = byte == b'{' && self.depth <= 2;
-                self.word.clear();
+            (b'}', 1) => {
+                self.scan.closable_object()?;
+                return self.new_options();
             }
-            b',' => {
-                self.literal();
-                self.before_key = self.depth == 1 || self.depth == 2 && self.place != CurrentField::Elsewhere;
+            (b'}', 2) if self.request.in_options => {
+                let has_keys = self.scan.closable_object()?;
+                self.request.in_options = false;
+                return self.more_options(has_keys);
             }
-            b'}' | b']' => {
-                self.literal();
-                let added = if byte == b'}' { self.closing() } else { None };
-                self.depth = self.depth.saturating_sub(1);
-                if self.depth <= 1 {
-                    self.place = CurrentField::Elsewhere;
-                }
-                return added;
-            }
-            byte if !byte.is_ascii_whitespace() => self.keep(&[byte]),
             _ => {}
         }
         None
     }
 
-    fn keep(&mut self, bytes: &[u8]) {
-        let room = MAX_WORD - self.word.len();
-        self.word.extend_from_slice(&bytes[..bytes.len().min(room)]);
-    }
-
-    /// Evaluates a literal at its end.
-    fn literal(&mut self) {
-        let truth = self.word == b"true";
-        match self.place {
-            CurrentField::Stream if self.depth == 1 => self.stream = truth,
-            CurrentField::IncludeUsage if self.depth == 2 => self.options.include = Some(truth),
-            CurrentField::Continuous if self.depth == 2 => self.options.continuous = true,
-            _ => {}
+    /// Options for a stream that has none.
+    fn new_options(&mut self) -> Option<&'static str> {
+        if !self.request.stream || self.request.has_options {
+            return None;
         }
-        self.word.clear();
+        self.note(true);
+        Some(match self.wants_continuous {
+            false => r#","stream_options":{"include_usage":true}"#,
+            true => r#","stream_options":{"include_usage":true,"continuous_usage_stats":true}"#,
+        })
     }
 
-    /// Returns the text to insert before an object's closing brace.
-    fn closing(&mut self) -> Option<&'static str> {
-        let options = self.options;
-        match (self.depth, self.place != CurrentField::Elsewhere) {
-            (1, _) if self.stream && !options.present => {
+    /// What the client's options lack.
+    fn more_options(&mut self, has_keys: bool) -> Option<&'static str> {
+        let lacks_continuous = self.wants_continuous && !self.request.continuous;
+        match self.request.include {
+            None => {
                 self.note(true);
-                Some(match self.wants_continuous {
-                    false => r#","stream_options":{"include_usage":true}"#,
-                    true => r#","stream_options":{"include_usage":true,"continuous_usage_stats":true}"#,
-                })
-            }
-            (2, true) if options.include.is_none() => {
-                self.note(true);
-                Some(match (options.keys, self.wants_continuous && !options.continuous) {
+                Some(match (has_keys, lacks_continuous) {
                     (false, false) => r#""include_usage":true"#,
                     (true, false) => r#","include_usage":true"#,
                     (false, true) => r#""include_usage":true,"continuous_usage_stats":true"#,
                     (true, true) => r#","include_usage":true,"continuous_usage_stats":true"#,
                 })
             }
-            (2, true) if options.include == Some(true) && self.wants_continuous && !options.continuous => {
+            Some(true) if lacks_continuous => {
                 self.note(false);
                 Some(r#","continuous_usage_stats":true"#)
             }
-            _ => None,
+            Some(_) => None,
         }
     }
 
     /// Returns the replacement for `null`, or the held-back bytes if the word is not `null`.
     fn in_place_of_null(&mut self) -> &'static [u8] {
-        let held = std::mem::take(&mut self.null);
-        if held < 4 || !self.stream {
-            return &b"null"[..held];
+        let held = std::mem::take(&mut self.held);
+        if !self.request.stream || self.scan.is_in_word() || held < NULL.len() {
+            return &NULL[..held];
         }
         self.note(true);
         match self.wants_continuous {
@@ -255,7 +193,7 @@ impl InjectUsage {
 
     fn note(&mut self, usage: bool) {
         self.injected.usage |= usage;
-        self.injected.continuous |= self.wants_continuous && !self.options.continuous;
+        self.injected.continuous |= self.wants_continuous && !self.request.continuous;
     }
 }
 
@@ -335,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_declines_or_does_not_stream_is_left_alone() {
+    fn a_request_that_asks_declines_or_does_not_stream_stays() {
         for body in [
             r#"{"model":"m"}"#,
             r#"{"stream":false}"#,
@@ -345,6 +283,8 @@ mod tests {
             r#"{"stream_options":null,"stream":false}"#,
             r#"{"messages":[{"stream":true}],"stream":"true"}"#,
             r#"[{"stream":true}]"#,
+            r#"{"stream":{"stream_options":{},"n":1},"n":{"stream_options":{}}}"#,
+            r#"{"stream_options.include_usage":true,"stream":false}"#,
             "{\"stream\":tru",
             "not JSON } , : \" {",
         ] {
