@@ -1,5 +1,5 @@
-//! A JSON document as a tree that borrows its strings from the input. It costs half as much as serde_json's `Value`,
-//! which copies every string and key and builds a tree per object.
+//! A JSON document as a tree that borrows its strings from the input. It takes a fifth to a third fewer
+//! instructions than serde_json's `Value`, which copies every string and key and builds a tree per object.
 
 use std::borrow::Cow;
 use std::fmt;

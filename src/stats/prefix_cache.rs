@@ -8,6 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use ahash::RandomState;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -15,7 +16,7 @@ use super::block_id_set::{BlockIdSet, IdRun};
 use super::hash::combine;
 use super::locality_hash::BuildLocalityHasher;
 
-/// Table slots of the unlimited cache: 50 MB. A table of 2^22 slots has room for 170,000 more, so that the one
+/// Table slots of the unlimited cache: 55 MB. A table of 2^22 slots has room for 170,000 more, so that the one
 /// request that exceeds the limit does not double the table.
 const MAX_IDS: usize = 3_500_000;
 /// Groups of adjacent ids that always stay in the sample.
@@ -243,7 +244,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Debug)]
 pub struct LruCache {
     room: usize,
-    at: HashMap<u64, u32, BuildLocalityHasher>,
+    at: HashMap<u64, u32, RandomState>,
     slots: Vec<LruSlot>,
     newest: u32,
     oldest: u32,
@@ -260,7 +261,7 @@ impl LruCache {
     /// Creates a cache of `room` blocks.
     pub fn new(room: usize) -> Self {
         // Removals leave tombstones: a half-empty table clears them, and a fuller one would double.
-        let at = HashMap::with_capacity_and_hasher(2 * room + 2, BuildLocalityHasher);
+        let at = HashMap::with_capacity_and_hasher(2 * room + 2, RandomState::default());
         Self { room, at, slots: Vec::new(), newest: NONE, oldest: NONE }
     }
 
@@ -284,7 +285,7 @@ impl LruCache {
             Some(slot) => {
                 let slot = *slot;
                 self.unlink(slot);
-                slot
+                return self.push_newest(slot, id);
             }
             None if self.room == 0 => return,
             None if self.slots.len() < self.room => {
@@ -298,13 +299,17 @@ impl LruCache {
                 slot
             }
         };
+        self.at.insert(id, slot);
+        self.push_newest(slot, id);
+    }
+
+    fn push_newest(&mut self, slot: u32, id: u64) {
         self.slots[slot as usize] = LruSlot { id, newer: NONE, older: self.newest };
         match self.newest {
             NONE => self.oldest = slot,
             newest => self.slots[newest as usize].newer = slot,
         }
         self.newest = slot;
-        self.at.insert(id, slot);
     }
 
     fn unlink(&mut self, slot: u32) {

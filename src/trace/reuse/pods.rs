@@ -8,7 +8,7 @@ use crate::trace::error::TraceProblem;
 
 /// Maximum number of pods.
 pub const MAX_PODS: usize = 1_024;
-/// Maximum blocks in the caches of all pods together: 250 MB.
+/// Maximum blocks in the caches of all pods together: 350 MB.
 pub const MAX_FLEET_BLOCKS: usize = 4 * MAX_CACHE_BLOCKS;
 /// Ids that one of several pods counts exactly. One pod counts as many as the cache over all pods.
 const MAX_POD_IDS: usize = 500_000;
