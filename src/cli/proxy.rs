@@ -116,7 +116,7 @@ fn start(
     proxy.set_process_control(Box::new(Arc::clone(&running)));
     for address in inherited.unused() {
         tracing::warn!(
-            "LISTEN_FDS has a socket for {address}, which is neither `listen` nor `admin`: nobody answers there"
+            "LISTEN_FDS has a socket for {address}, which is neither `listen` nor `admin`: nothing answers there"
         );
     }
     let slos: Vec<&str> = loaded.config.slos.iter().map(|slo| slo.name()).collect();

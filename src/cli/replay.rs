@@ -304,7 +304,7 @@ impl TraceScan {
                 self.unsupported_parts,
                 "have images, sound, video or files that their dialect's requests do not have here; they are left out",
             ),
-            (self.unknown_lengths, "do not tell their length, and get a prompt of one token"),
+            (self.unknown_lengths, "have no length, and get a prompt of one token"),
         ];
         notes.into_iter().filter(|(rows, _)| *rows > 0).map(|(rows, what)| format!("note: {rows} rows {what}"))
     }

@@ -203,7 +203,7 @@ fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
     );
     anyhow::ensure!(
         !settings.conditions.iter().any(Condition::needs_slos) || settings.slos.iter().next().is_some(),
-        "--fail-if has no goodput to judge: say what is good with --slo"
+        "--fail-if has no goodput to judge; remedy: define it with --slo"
     );
     let mut fold = Accumulator::new(settings);
     let sources = read(opened, &mut fold)?;
@@ -318,7 +318,7 @@ impl Args {
         let of = |opened: &SourceReader| opened.source.slos.clone();
         let Some(first) = opened.first().map(of) else { return Ok(Vec::new()) };
         if opened.iter().any(|other| other.source.slos != first) {
-            eprint_line("note: the runs were not judged by the same SLOs; --slo says which to judge by");
+            eprint_line("note: the runs were not judged by the same SLOs; --slo sets those to judge by");
             return Ok(Vec::new());
         }
         first.iter().map(|text| text.parse().map_err(|error| anyhow::anyhow!("{error}"))).collect()

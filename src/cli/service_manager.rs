@@ -17,7 +17,7 @@ pub(super) fn ready() {
 pub(super) fn reloading() {
     match clock::kernel_monotonic_micros() {
         Ok(micros) => notify(&format!("RELOADING=1\nMONOTONIC_USEC={micros}")),
-        Err(error) => tracing::debug!(%error, "the service manager is not told of the reload"),
+        Err(error) => tracing::debug!(%error, "the service manager is not notified of the reload"),
     }
 }
 
@@ -34,7 +34,7 @@ pub(super) fn stopping() {
 fn notify(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty()) else { return };
     if let Err(error) = send(&socket, state.as_bytes()) {
-        tracing::warn!(%error, "the service manager cannot be told: {}", state.lines().next().unwrap_or_default());
+        tracing::warn!(%error, "cannot notify the service manager: {}", state.lines().next().unwrap_or_default());
     }
 }
 

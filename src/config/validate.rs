@@ -200,7 +200,7 @@ impl SettingsReader<'_> {
         if admin.is_some_and(|admin| !access.allows(admin)) {
             self.add_problem(
                 "admin",
-                "can be reached from other machines, and asks nobody who they are; set admin_token_file or \
+                "can be reached from other machines, and has no access control; set admin_token_file or \
                  admin_tls_client_ca, or admin_insecure if the network admits only those who may read it",
             );
         }

@@ -232,7 +232,7 @@ mod tests {
         let same = every(0, 50, |_| 3, 1_000);
         assert_eq!(request_growth(&same, None), None, "all at once");
         let unknown: Vec<_> = load.iter().map(|sent| LoadSample::new(sent.at, sent.others_in_flight, None)).collect();
-        assert_eq!(request_growth(&unknown, None), None, "nobody knows how long any load grows");
+        assert_eq!(request_growth(&unknown, None), None, "the length of the load is unknown");
     }
 
     #[test]

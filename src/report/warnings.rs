@@ -238,8 +238,8 @@ impl ReportWarning {
                     share * 100.0
                 )
             }
-            Self::NoSharedClock => "not every source tells when it began, so those begin together".to_owned(),
-            Self::NoOutcome(rows) => format!("{rows} rows do not say what became of them, and are in no latency"),
+            Self::NoSharedClock => "not every source has a start time, so all start together".to_owned(),
+            Self::NoOutcome(rows) => format!("{rows} rows have no outcome, and are in no latency"),
             Self::NoWarmup { until, requests } => {
                 format!(
                     "the server was not warm until {until:.1} s, and {requests} requests of that time are in the figures"
@@ -257,13 +257,13 @@ impl ReportWarning {
                 format!("requests were sent late: lag p99 {} against a TTFT of p50 {}", time(*lag), time(*ttft))
             }
             Self::SurvivorsOnly { requests, failed } => format!(
-                "{failed} of {requests} requests ({:.1} %) have no whole answer, and no latency below tells of them",
+                "{failed} of {requests} requests ({:.1} %) have no complete answer, and are in no latency below",
                 *failed as f64 / *requests as f64 * 100.0
             ),
             Self::WithoutOutput { silent, of } => {
                 format!(
-                    "{silent} of {of} whole answers have neither a token nor a count of tokens, and no TTFT below tells \
-                     of them"
+                    "{silent} of {of} whole answers have neither a token nor a count of tokens, and are in no TTFT \
+                     below"
                 )
             }
             Self::WarmupInPriorCache { cached, offered } => format!(
@@ -297,7 +297,7 @@ impl ReportWarning {
                 )
             }
             Self::NotScraped { url, failed, of } => {
-                format!("{failed} of {of} times {url} did not say how it was, and the figures are of the other times")
+                format!("{failed} of {of} times {url} could not be scraped, and the figures are of the other times")
             }
             Self::Saturation(growth) => format!(
                 "more and more requests were open, {:.2} more each second: the server cannot keep up, and latencies \
@@ -340,8 +340,8 @@ impl ReportWarning {
                 "send less, or give it more room (batch size, another replica); --slice shows the growth"
             }
             Self::Preempted { .. } => "give the KV cache more memory, or send fewer or shorter requests at once",
-            Self::NotScraped { .. } => "run.json says why it failed first",
-            Self::Saturation(_) => "send less, or say how long it was sent; --slice shows the growth",
+            Self::NotScraped { .. } => "run.json states the first failure",
+            Self::Saturation(_) => "send less, or state how long it was sent; --slice shows the growth",
         }
     }
 }

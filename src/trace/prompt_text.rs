@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn the_text_of_an_id_is_the_same_for_ever() {
         let text = text(&content(BlockUnit::Tokens, 4, BlockScope::Trace), 0, 4, &[46]);
-        assert_eq!(text, KNOWN, "whoever changes this makes results of old runs incomparable");
+        assert_eq!(text, KNOWN, "a change makes results of old runs incomparable");
     }
     const KNOWN: &str = " our fox rod nor";
 

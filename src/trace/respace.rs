@@ -37,7 +37,7 @@ pub fn respace(trace: Trace, name: &str, grid: Option<u64>, seed: u64) -> Result
         arrivals.settle(usize::MAX);
         arrivals.batch_step().ok_or_else(|| {
             let problem = TraceProblem::new(format!("no batches are seen in the first {LOOKAHEAD_ROWS} rows"));
-            problem.with_remedy("`trace spread --grid` can be told how far apart batches are").at_line(name, None)
+            problem.with_remedy("`trace spread --grid` sets how far apart batches are").at_line(name, None)
         })
     };
     let grid = grid.map_or_else(found, Ok)?;

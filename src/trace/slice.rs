@@ -7,7 +7,7 @@ use super::session_table::SessionTable;
 use crate::trace_file::row::{TraceEntry, TurnContent};
 
 /// Loss reported for delta turns whose earlier turns were cut off.
-const LOST_HISTORY: &str = "what was said before the cut in turns that hold only what was added";
+const LOST_HISTORY: &str = "the history before the cut of turns that hold only what was added";
 
 /// The rows to keep.
 #[derive(Clone, Debug, Default)]

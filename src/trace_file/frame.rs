@@ -59,7 +59,7 @@ pub enum FrameError {
     #[error("there is no frame where one should begin")]
     Head,
     /// The head declares more bytes than a writer ever writes.
-    #[error("the frame says that it is larger than frames are")]
+    #[error("the frame's size field exceeds the maximum size of a frame")]
     TooLarge,
     /// The digest does not match the bytes.
     #[error("the frame's bytes are not those that were written")]

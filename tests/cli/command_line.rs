@@ -360,12 +360,12 @@ events        6 (3 with text, 3 that prove a token), 0 comments
 first token   event 1: text
 last token    event 3
 output tokens 3, by the number of events, an estimate
-input tokens  not told
+input tokens  not reported
 finish        choice 0: stop (stop)
-other tools   have another first token; --explain says why: vLLM bench (Rust) event 0
+other tools   have another first token; --explain gives the reason: vLLM bench (Rust) event 0
 complete      yes
 ";
-    let stderr = "note: taken as text/event-stream by the file's name; --content-type says otherwise\n".to_owned();
+    let stderr = "note: taken as text/event-stream by the file's name; --content-type overrides it\n".to_owned();
     assert_eq!(done, Done { code: Some(0), stdout: stdout.to_owned(), stderr });
 }
 
@@ -403,7 +403,7 @@ fn inspect_explains_why_a_reply_is_incomplete() {
     );
     assert_eq!(
         complete(&["--content-encoding=gzip"], text.as_bytes()),
-        "complete      no: the bytes do not follow the Content-Encoding; --content-encoding says which it is"
+        "complete      no: the bytes do not follow the Content-Encoding; --content-encoding sets another"
     );
     let huge = chunk(&"x".repeat(1 << 21));
     let segments = format!("--segments=1000,{}", huge.len() - 1000);
@@ -416,11 +416,11 @@ fn inspect_explains_why_a_reply_is_incomplete() {
     assert!(done.stdout.contains("\nerror         event 0: out of memory, type Oom, code 500\n"), "{}", done.stdout);
     assert!(done.stdout.ends_with("\ncomplete      no: the server reported an error\n"), "{}", done.stdout);
     let document = finish(program(&["inspect", "-", "--path=/v1/completions"]), b" {\"choices\":[");
-    assert_eq!(document.stderr, "note: taken as application/json by its first bytes; --content-type says otherwise\n");
+    assert_eq!(document.stderr, "note: taken as application/json by its first bytes; --content-type overrides it\n");
     assert!(
         document
             .stdout
-            .ends_with("\ncomplete      no: the body is not framed, or not whole, as its content type says\n")
+            .ends_with("\ncomplete      no: the body is not framed as its content type requires, or not complete\n")
     );
 }
 

@@ -581,8 +581,8 @@ fn an_admin_address_that_others_can_reach_needs_a_credential_or_a_word_that_it_m
     let (cert, key) = (format!("--admin-tls-cert={pem}"), format!("--admin-tls-key={pem}"));
     let (ca, token) = (format!("--admin-tls-client-ca={pem}"), format!("--admin-token-file={pem}"));
     let metrics = format!("--admin-metrics-token-file={pem}");
-    let refused = "the configuration is not valid\n  --admin: can be reached from other machines, and asks nobody who they \
-                   are; set admin_token_file or admin_tls_client_ca, or admin_insecure if the network admits only those \
+    let refused = "the configuration is not valid\n  --admin: can be reached from other machines, and has no access \
+                   control; set admin_token_file or admin_tls_client_ca, or admin_insecure if the network admits only those \
                    who may read it";
     for address in ["0.0.0.0:9464", "[::]:9464", "10.1.2.3:9464", "[::ffff:127.0.0.1]:9464"] {
         let admin = format!("--admin={address}");

@@ -114,7 +114,7 @@ fn a_port_in_use_and_an_open_admin_port_are_warnings() {
     let [status, evidence, remedy] = finding(&found, "listen");
     assert!(status == "warning" && evidence.ends_with(" is in use") && remedy.contains("change listen"), "{found:?}");
     let [status, evidence, remedy] = finding(&found, "admin");
-    assert!(evidence.contains("asks nobody who they are") && remedy.contains("admin_token_file"), "{found:?}");
+    assert!(evidence.contains("has no access control") && remedy.contains("admin_token_file"), "{found:?}");
     assert_eq!((code, status), (0, "warning"));
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");

@@ -177,12 +177,12 @@ fn a_body_without_an_event_is_reported_as_such() {
         std::fs::write(page.path(), body).unwrap();
         let text = text(&[name(page.path()), CHAT]);
         let expected =
-            "complete      no: there is no event in it; --content-type and --content-encoding say how it came\n";
+            "complete      no: there is no event in it; --content-type and --content-encoding set how to read it\n";
         assert!(text.ends_with(expected), "{text}");
     }
     let text = text(&[name(page.path()), CHAT, "--content-type=text/plain"]);
     let expected =
-        "complete      not known: a body of this content type is not understood; --content-type says how it came\n";
+        "complete      not known: a body of this content type is not understood; --content-type sets another\n";
     assert!(text.ends_with(expected), "{text}");
 }
 
@@ -217,7 +217,7 @@ inference-perf     event 2      content                       content
 #[test]
 fn without_explain_the_summary_names_the_tools_that_would_differ() {
     let shown = text(&["tests/data/vectors/09_vllm_chat_tool_calls.sse", CHAT]);
-    let line = "\nother tools   have another first token; --explain says why: vLLM bench (Rust) event 0, \
+    let line = "\nother tools   have another first token; --explain gives the reason: vLLM bench (Rust) event 0, \
                 SGLang bench none, GenAI-Bench none, inference-perf none\n";
     assert!(shown.contains(line), "{shown}");
     let agreed = text(&["tests/data/vectors/20_tgi_chat_role_on_every_chunk.sse", CHAT]);

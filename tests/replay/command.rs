@@ -247,7 +247,7 @@ fn wrong_usage_ends_with_two_and_shows_no_secret() {
         (&["replay", MOONCAKE, "--workers", "1000"], "1000 is not in 1..=256"),
         (&["replay", MOONCAKE, "--as-fast-as-possible", "--concurrency", "2", "--spread"], "cannot be used with"),
         (&["load", "--concurrency", "2", "--requests", "9", "--arrivals", "constant"], "cannot be used with"),
-        (&["load", "--concurrency", "2", "--requests", "9", "--cooldown", "1s"], "--cooldown needs to know the end"),
+        (&["load", "--concurrency", "2", "--requests", "9", "--cooldown", "1s"], "--cooldown needs a known end"),
         (&["load", "--concurrency", "2", "--requests", "9", "--warmup", "9req"], "--warmup leaves nothing"),
         (&["load", "--concurrency", "2", "--duration", "9s", "--warmup", "9s"], "leave nothing"),
         (&["load", "--rate", "2", "--requests", "9", "--shared-prefix", "600"], "--shared-prefix 600 is longer than"),
@@ -683,6 +683,6 @@ fn a_run_without_a_self_test_says_so() {
     let (out, target) = (folder.path().join("run"), format!("http://{}", server.local_addr()));
     let load = ["load", "--target", &target, "--rate", "40", "--requests", "3", "--max-lag", "1h"];
     let done = run(&[&load[..], &["--out", out.to_str().unwrap()]].concat());
-    assert!(done.stderr.contains("no audit: nobody knows what this machine adds"), "{}", done.stderr);
+    assert!(done.stderr.contains("no audit: what this machine adds to the figures is unknown"), "{}", done.stderr);
     assert_eq!(run_json(&out)["audit"], Value::Null);
 }

@@ -261,7 +261,7 @@ fn an_admin_address_that_others_can_reach_needs_a_token_or_a_word_that_it_may_be
     };
     let (code, stderr) = run(&[]);
     assert_eq!(code, Some(2), "{stderr}");
-    assert!(stderr.contains("asks nobody who they are; set --admin-token-file, or --admin-insecure"), "{stderr}");
+    assert!(stderr.contains("has no access control; set --admin-token-file, or --admin-insecure"), "{stderr}");
     let file = folder.path().join("token");
     let token = ["--admin-token-file", file.to_str().unwrap()];
     std::fs::write(&file, "canary7f3a").unwrap();

@@ -160,7 +160,7 @@ fn a_missing_metrics_page_is_reported_once_and_stops_nothing() {
     }
     assert!(other.heads().iter().all(|head| !head.contains("very-secret")), "only a target is told what requests are");
     assert!(other.heads()[0].starts_with("GET /metrics HTTP/1.1\r\n"), "{:?}", other.heads());
-    assert_eq!(report(&out, &[]).matches("did not say how it was").count(), 4);
+    assert_eq!(report(&out, &[]).matches("could not be scraped").count(), 4);
 }
 
 #[test]

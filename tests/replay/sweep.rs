@@ -160,7 +160,7 @@ fn invalid_flags_are_rejected_before_anything_is_sent() {
     assert!(stderr_of(&["--rates", "4..1"]).contains("ends before it begins"));
     assert!(stderr_of(&["--find-max", "ttft.p99=1s"]).contains("or `>` after `ttft.p99`"));
     assert!(stderr_of(&["--find-max", "itl.max<=1s"]).contains("of ttft, ttfo, itl, tpot or e2e"));
-    assert!(stderr_of(&["--find-max", "goodput>=95%"]).contains("say with --slo what a good request is"));
+    assert!(stderr_of(&["--find-max", "goodput>=95%"]).contains("define with --slo what a good request is"));
     assert!(stderr_of(&["--rates", "1", "--cancel-rate", "5%"]).contains("--cancel-after"));
     assert!(
         stderr_of(&["--rates", "1", "--num-prompts", "5"]).contains("--num-prompts of vllm bench is --requests here")

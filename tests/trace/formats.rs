@@ -326,7 +326,7 @@ fn multimodal_clients_of_servegen_have_texts_and_images_and_a_folder_without_len
     let path = folder.path().to_str().unwrap();
     let done = trace(&["convert", path, "--to", "mooncake"]);
     assert_eq!(done.status.code(), Some(1));
-    let expected = "no client tells its lengths: input_tokens or text_tokens, and output_tokens; check that this is";
+    let expected = "no client has lengths: input_tokens or text_tokens, and output_tokens; check that this is";
     assert!(stderr(&done).contains(expected), "{}", stderr(&done));
 }
 

@@ -124,7 +124,7 @@ fn info_as_json_has_the_figures_that_were_reckoned_by_hand() {
 fn an_unknown_cache_is_reported_and_every_verb_names_formats_alike() {
     let folder = TempDir::new().unwrap();
     let path = written(&folder, "t.jsonl", &[json!({"timestamp": 0, "input_length": 9, "output_length": 2})]);
-    let note = "rows have no block ids, so that nothing can be told of a cache";
+    let note = "rows have no block ids, so figures of a cache are absent";
     for (args, is_noted) in
         [(&["--cache-blocks", "5"][..], true), (&["--cache-tokens", "5", "--json"], true), (&[], false)]
     {
@@ -167,7 +167,7 @@ fn every_warning_about_a_trace_has_its_count_and_a_remedy() {
             vec![of_512.clone(), in_ours(0, 64, 1), in_ours(1, 100, 2)],
             json!({"warning": "impossible_lengths", "rows": 1, "first": 2, "fitting_block_size": 64}),
             "first row 2; blocks of 64 tokens would fit all, and are taken",
-            "say the size with --block-size",
+            "set the size with --block-size",
         ),
         (
             vec![own.clone(), json!({"at": 1, "prompt": {"bytes": 10}})],
@@ -331,7 +331,7 @@ fn unknown_streaming_is_reported_where_a_format_needs_it() {
         let path = written(&folder, "t.jsonl", &[std::slice::from_ref(&header), rows].concat());
         stderr(&trace(&["convert", &path, "--to", "weka"]))
     };
-    let note = "note: 1 requests do not say whether they were streamed, and were written as not\n";
+    let note = "note: 1 requests do not state whether they were streamed, and were written as not streamed\n";
     assert!(notes_of(&[&known[..], &[row(json!({}))]].concat()).contains(note));
     assert!(!notes_of(&known).contains("whether they were streamed"));
 }
@@ -506,7 +506,7 @@ fn a_slice_warns_of_turns_that_depend_on_omitted_ones() {
     let path = written(&folder, "t.jsonl", &[talk("a", [0, 1_000, 4_000]), talk("b", [2_000, 3_000, 5_000])]);
     let cut = |from: &str| trace(&["cut", &path, "--from", from, "--output-format", "streamgauge"]);
     assert_eq!(rows(&cut("2s")).len(), 4);
-    let lost = "not converted: what was said before the cut in turns that hold only what was added (1)";
+    let lost = "not converted: the history before the cut of turns that hold only what was added (1)";
     assert!(stderr(&cut("2s")).contains(lost), "the last turn of a: {}", stderr(&cut("2s")));
     assert!(!stderr(&cut("0s")).contains("before the cut"));
 }

@@ -39,7 +39,7 @@ fn admin_port(config: &ProxyConfig) -> DoctorFinding {
     match port("admin", address, "") {
         found if found.status == FindingStatus::Ok && !address.ip().is_loopback() => DoctorFinding::warning(
             "admin",
-            format!("{address} is free, and other machines can reach it: it asks nobody who they are"),
+            format!("{address} is free, and other machines can reach it: it has no access control"),
             "set admin_token_file, or let only Prometheus and the kubelet reach the port (NetworkPolicy, firewall)",
         ),
         found => found,

@@ -101,9 +101,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.content_type.as_deref().or_else(|| recorded?.content_type.as_deref()).unwrap_or_else(|| {
             let body = recorded.and_then(|recording| recording.reads.first()).map_or(&file, |(_, read)| read);
             let (guess, by) = guess(&args.file, body, head.dialect);
-            crate::cli::terminal::eprint_line(&format!(
-                "note: taken as {guess} by {by}; --content-type says otherwise"
-            ));
+            crate::cli::terminal::eprint_line(&format!("note: taken as {guess} by {by}; --content-type overrides it"));
             guess
         });
     let content_encoding = args.content_encoding.as_deref().or_else(|| recorded?.content_encoding.as_deref());

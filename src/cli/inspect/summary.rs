@@ -89,10 +89,10 @@ fn length(seconds: f64) -> String {
 }
 
 fn tokens(inspection: &Inspection) -> [(&'static str, String); 3] {
-    let number = |count: Option<u64>| count.map_or("not told".to_owned(), |count| count.to_string());
+    let number = |count: Option<u64>| count.map_or("not reported".to_owned(), |count| count.to_string());
     let output = match (inspection.output_tokens, inspection.output_tokens_from) {
         (Some(tokens), Some(source)) => format!("{tokens}, by {}", counter_name(source)),
-        _ => "not told".to_owned(),
+        _ => "not reported".to_owned(),
     };
     let of = |part: Option<u64>, name: &str| part.map_or(String::new(), |count| format!(", {count} of them {name}"));
     let finish = inspection.finish.iter();
@@ -101,7 +101,7 @@ fn tokens(inspection: &Inspection) -> [(&'static str, String); 3] {
     [
         ("output tokens", output + &of(inspection.reasoning_tokens, "reasoning")),
         ("input tokens", number(inspection.input_tokens) + &of(inspection.cached_tokens, "from a cache")),
-        ("finish", if finish.is_empty() { "not told".to_owned() } else { finish.join(", ") }),
+        ("finish", if finish.is_empty() { "not reported".to_owned() } else { finish.join(", ") }),
     ]
 }
 
@@ -127,24 +127,24 @@ fn differing_tools(reply: &InspectedReply<'_>) -> Option<String> {
     let places: Vec<String> = places
         .map(|(name, first)| first.map_or(format!("{name} none"), |event| format!("{name} event {event}")))
         .collect();
-    (!places.is_empty()).then(|| format!("have another first token; --explain says why: {}", places.join(", ")))
+    (!places.is_empty()).then(|| format!("have another first token; --explain gives the reason: {}", places.join(", ")))
 }
 
 fn complete(reply: &InspectedReply<'_>) -> &'static str {
     let inspection = reply.inspection;
     match reply.unread {
         Some(UnreadReason::Coding) => {
-            "no: the bytes do not follow the Content-Encoding; --content-encoding says which it is"
+            "no: the bytes do not follow the Content-Encoding; --content-encoding sets another"
         }
         Some(UnreadReason::TooLarge) => "no: an event is larger than 1 MiB, and nothing after it was read",
         Some(UnreadReason::Budget) => "no: understanding it costs more than its bytes allow, and the rest was not read",
-        Some(UnreadReason::Malformed) => "no: the body is not framed, or not whole, as its content type says",
+        Some(UnreadReason::Malformed) => "no: the body is not framed as its content type requires, or not complete",
         None if inspection.dialect.is_none() => "not known: plain HTTP is not understood",
         None if inspection.events + inspection.comments == 0 && inspection.complete => {
-            "not known: a body of this content type is not understood; --content-type says how it came"
+            "not known: a body of this content type is not understood; --content-type sets another"
         }
         None if inspection.events + inspection.comments == 0 => {
-            "no: there is no event in it; --content-type and --content-encoding say how it came"
+            "no: there is no event in it; --content-type and --content-encoding set how to read it"
         }
         None if inspection.error.is_some() => "no: the server reported an error",
         None if reply.truncated => "no: the connection was closed before the body's end",

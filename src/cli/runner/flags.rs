@@ -286,9 +286,7 @@ impl RunnerArgs {
         let access = AdminAccessConfig { token_file, insecure, ..AdminAccessConfig::default() };
         if !access.allows(address) {
             let remedy = "set --admin-token-file, or --admin-insecure if the network admits only those who may read it";
-            return Err(format!(
-                "--admin: other machines can reach {address}, and it asks nobody who they are; {remedy}"
-            ));
+            return Err(format!("--admin: other machines can reach {address}, and it has no access control; {remedy}"));
         }
         let credentials = AdminCredentials::load(&access).map_err(|error| error.to_string())?;
         let listener = TcpListener::bind(address);

@@ -148,7 +148,7 @@ pub(super) async fn execute(
     let scraper = match &sending.out {
         Some(folder) if !pages.is_empty() => {
             let started = Scraper::start(folder, pages, tls, run.begin());
-            Some(started.context("cannot write down what servers say of themselves")?)
+            Some(started.context("cannot write what the servers report of themselves")?)
         }
         _ => None,
     };
@@ -233,7 +233,7 @@ fn write_result(
     invalid.extend(figures.read(|totals| no_success_reason(totals).or_else(|| no_output_reason(&totals.counts))));
     let (scraped, written) = scraped.map_or((None, Ok(())), |(scraped, written)| (Some(scraped), written));
     if let Err(error) = written {
-        invalid.push(format!("cannot write what servers said of themselves: {error}"));
+        invalid.push(format!("cannot write what the servers reported of themselves: {error}"));
     }
     let (mut run, measured) = (about, figures.measured());
     let more = figures.read(|RunTotals { counts, .. }| {
@@ -320,7 +320,7 @@ fn no_success_reason(totals: &RunTotals) -> Option<String> {
             return Some("no request was answered".to_owned());
         };
         let remedy = match *why {
-            "timeout" => "the server says nothing within --timeout",
+            "timeout" => "the server sends nothing within --timeout",
             "closed" | "reset" | "malformed" => {
                 "look whether --target is http or https as the server is, and whether it speaks HTTP/1.1: HTTP/2 alone is \
                  not supported"

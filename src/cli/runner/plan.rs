@@ -70,7 +70,7 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, spec: WorkloadSpec) -> Result<P
     let usage = |message: String| SetupError::Usage(anyhow::Error::msg(message));
     let targets = args.targets().map_err(usage)?;
     if args.slos.is_empty() && args.fail_if.iter().flatten().any(Condition::needs_slos) {
-        return Err(usage("--fail-if has no goodput to judge: state what is good with --slo".to_owned()));
+        return Err(usage("--fail-if has no goodput to judge; remedy: define it with --slo".to_owned()));
     }
     let content = |words| PromptGenerator::new(words, spec.header.blocks.clone(), spec.tokens_per_byte, args.seed);
     let encoder = |content| encoder(args, &targets, content);
@@ -148,7 +148,7 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, spec: WorkloadSpec) -> Result<P
             notes.push(audit.summary_line());
             notes.extend(audit.uncertain.iter().map(|finding| format!("audit: on this machine {finding}")));
         }
-        None => notes.push("note: no audit: nobody knows what this machine adds to the figures".to_owned()),
+        None => notes.push("note: no audit: what this machine adds to the figures is unknown".to_owned()),
     }
     if let Some(finding) = audit.iter().flat_map(|audit| &audit.uncertain).next().filter(|_| args.strict) {
         return Err(SetupError::Machine(format!("--strict: on this machine {finding}")));
@@ -335,7 +335,7 @@ fn measured_window(
         (Some(cooldown), Some(length)) => Some(length.as_nanos().saturating_sub(cooldown.as_nanos())),
         (Some(_), None) => {
             return usage(
-                "--cooldown needs to know the end: say with --duration how long requests are sent".to_owned(),
+                "--cooldown needs a known end; remedy: set with --duration how long requests are sent".to_owned(),
             );
         }
         (None, _) => None,

@@ -78,10 +78,10 @@ impl SweepPlan {
         if let Some(sought) = &args.find_max {
             let judged = flags.contains_key("slo");
             if sought.need_slos() && !judged {
-                return Err("--find-max asks for goodput: say with --slo what a good request is".to_owned());
+                return Err("--find-max asks for goodput; remedy: define with --slo what a good request is".to_owned());
             }
             if !args.fail_if.is_empty() {
-                return Err("--fail-if judges listed levels; --find-max says what has to be kept itself".to_owned());
+                return Err("--fail-if judges listed levels; --find-max has its own condition".to_owned());
             }
             let whole = by == LoadAxis::Concurrency;
             let start = listed.first().copied().unwrap_or(1.0);

@@ -331,7 +331,7 @@ fn info(args: &InfoArgs) -> anyhow::Result<ExitCode> {
     let info = info::info(&mut input.trace, cache)?;
     notes::print_losses(&input.trace.losses);
     if (args.cache_blocks.is_some() || args.cache_tokens.is_some()) && info.reuse.is_empty() {
-        crate::cli::terminal::eprint_line("note: rows have no block ids, so that nothing can be told of a cache");
+        crate::cli::terminal::eprint_line("note: rows have no block ids, so figures of a cache are absent");
     }
     if args.json {
         return crate::cli::terminal::print(&format!("{}\n", serde_json::to_string_pretty(&info)?));

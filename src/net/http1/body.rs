@@ -17,7 +17,7 @@ pub enum BodyError {
     #[error("malformed body: a chunk size that is not plain hexadecimal")]
     ChunkSize,
     /// A line of the chunked coding lacks its CR LF.
-    #[error("malformed body: a chunk that does not end where its size says")]
+    #[error("malformed body: a chunk does not end at its size")]
     ChunkEnd,
     /// Chunk extensions or trailers exceed their limit.
     #[error("malformed body: chunk extensions or trailers are too large")]

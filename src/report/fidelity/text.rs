@@ -83,7 +83,7 @@ fn in_flight(report: &Report) -> Option<String> {
 }
 
 fn prefixes(prefix: PrefixFidelity) -> String {
-    let cached = prefix.cached_share.map_or("the server tells no cached tokens".to_owned(), |share| {
+    let cached = prefix.cached_share.map_or("the server reports no cached tokens".to_owned(), |share| {
         format!("{} from the server's cache", format_percent(share))
     });
     format!(

@@ -11,7 +11,7 @@ pub(super) fn assumptions(plan: &CapacityPlan, traffic: &Traffic) -> Vec<String>
     let mut list = vec![
         "every replica is like the measured one, and a balancer spreads requests evenly over them".to_owned(),
         format!("requests are like those of the sweep: {}", plan.measured.mix),
-        "arrivals within a window are as irregular as those of the sweep; nobody sends a missed request again"
+        "arrivals within a window are as irregular as those of the sweep; missed requests are not sent again"
             .to_owned(),
         format!(
             "headroom {:.0} %: a replica carries up to {:.2} requests/s",

@@ -128,7 +128,7 @@ struct AzureWriter {
 fn write(header: &TraceHeader, out: TraceOutput) -> Result<Box<dyn FormatWriter>, TraceProblem> {
     let mut notes = Vec::new();
     if header.started_unix_ns.is_none() {
-        notes.push("the trace does not say when it began: times are from 1970-01-01 on".to_owned());
+        notes.push("the trace does not state when it began: times start at 1970-01-01".to_owned());
     }
     Ok(Box::new(AzureWriter {
         out,

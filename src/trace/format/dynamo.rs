@@ -222,7 +222,7 @@ fn write(header: &TraceHeader, out: TraceOutput) -> Result<Box<dyn FormatWriter>
     let mut notes = vec!["times are whole milliseconds".to_owned()];
     let blocks = BlockRehasher::new_or_note(header.blocks.as_ref(), rule, &mut notes);
     if header.started_unix_ns.is_none() {
-        notes.push("the trace does not say when it began: times are from 1970-01-01 on".to_owned());
+        notes.push("the trace does not state when it began: times start at 1970-01-01".to_owned());
     }
     if blocks.is_none() {
         notes.push("Dynamo replays no request without the ids of its blocks".to_owned());

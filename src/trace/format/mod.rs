@@ -425,7 +425,7 @@ pub fn convert_with_overhead(
         let able = FORMATS.iter().filter(|format| format.delta_fields.is_some()).map(|format| format.name);
         converted.notes.push(format!(
             "later turns of this trace hold only what was added, and {} takes each for a whole prompt, which is too short \
-             by all that was said before; `trace convert --whole-turns` makes them whole, and {} can tell",
+             by the turns before; `trace convert --whole-turns` makes them whole, and {} can hold them",
             format.name,
             able.collect::<Vec<_>>().join(", ")
         ));

@@ -85,7 +85,7 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
         clients.extend(ServegenClient::open(&path, options.seed, number as u64, &losses)?);
     }
     if clients.is_empty() {
-        let problem = TraceProblem::new(format!("no client tells its lengths: {INPUT} or {TEXT}, and {OUTPUT}"));
+        let problem = TraceProblem::new(format!("no client has lengths: {INPUT} or {TEXT}, and {OUTPUT}"));
         return Err(problem.with_remedy("check that this is the folder you mean").at_line(&name, None));
     }
     // One day from the first window on.

@@ -229,7 +229,7 @@ impl FormatWriter for AiperfTextWriter {
         self.out.flush()?;
         self.notes.extend(self.lengths.notes());
         if self.restarted > 0 {
-            let what = "turns repeat something else than what was said, and begin a session of their own";
+            let what = "turns do not repeat the turns before them, and begin new sessions";
             self.notes.push(format!("{} {what}", self.restarted));
         }
         self.notes.extend(self.forgotten.list().into_iter().map(|(what, count)| format!("{count} {what}")));
@@ -356,7 +356,7 @@ mod tests {
             .map(|line| (line["session_id"].as_str().unwrap(), line["turns"][0]["text"].as_str().unwrap().len() / 4))
             .collect();
         assert_eq!(turns, [("a", 8), ("a#1", 20), ("a#1", 3), ("a#2", 25)]);
-        let anew = "2 turns repeat something else than what was said, and begin a session of their own";
+        let anew = "2 turns do not repeat the turns before them, and begin new sessions";
         assert!(converted.notes.iter().any(|note| note == anew), "{:?}", converted.notes);
     }
 

@@ -466,8 +466,9 @@ impl FormatWriter for WekaWriter {
         self.notes.extend(self.lengths.notes());
         if self.unknown_stream > 0 {
             let unknown = self.unknown_stream;
-            self.notes
-                .push(format!("{unknown} requests do not say whether they were streamed, and were written as not"));
+            self.notes.push(format!(
+                "{unknown} requests do not state whether they were streamed, and were written as not streamed"
+            ));
         }
         if self.continued_lines > 0 {
             let split = self.continued_lines;

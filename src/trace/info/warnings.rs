@@ -103,7 +103,7 @@ impl TraceWarning {
             Self::BatchGrid { .. } => "`trace spread` moves each arrival to a place of its own inside its batch",
             Self::AbsurdRate { .. } => "name the format with --input-format, which decides the unit",
             Self::Unsorted { .. } => "`trace merge` with this one file puts them in order",
-            Self::ImpossibleLengths { fitting_block_size: Some(_), .. } => "say the size with --block-size",
+            Self::ImpossibleLengths { fitting_block_size: Some(_), .. } => "set the size with --block-size",
             Self::ImpossibleLengths { .. } => "check the size of blocks (--block-size) and how lengths were counted",
             Self::EstimatedTokens { .. } => "capture with a tokenizer, or where the server reports its usage",
             Self::Sampled { .. } => {

@@ -51,7 +51,7 @@ export class Engine {
     this.drawn = [[column("waiting"), column("running")], [column("kv_usage", 100)]];
     const why = this.failed ? `no figures: ${this.failed}` : "nothing waited or ran";
     this.queue.update(rows, span, ["waiting", "running"].map(line), this.drawn[0], why);
-    this.share.update(rows, span, [line("used", 0)], this.drawn[1], this.failed ? why : "the cache is empty, or the engine does not say");
+    this.share.update(rows, span, [line("used", 0)], this.drawn[1], this.failed ? why : "the cache is empty, or the engine does not report it");
   }
 
   // Shows the values of the visible row `at`.

@@ -237,7 +237,7 @@ impl RequestLengths {
         };
         pairs.retain(|(input, output)| *input > 0 && *output > 0);
         if pairs.is_empty() {
-            return Err(format!("{shown}: no row tells the tokens of its prompt and of its reply").into());
+            return Err(format!("{shown}: no row has the tokens of its prompt and of its reply").into());
         }
         Ok((Self::Pairs(pairs.into()), trace))
     }
@@ -475,7 +475,7 @@ mod tests {
                 .err()
                 .unwrap()
                 .to_string()
-                .contains("no row tells the tokens")
+                .contains("no row has the tokens")
         );
     }
 

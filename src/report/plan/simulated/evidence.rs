@@ -86,7 +86,7 @@ impl SimulatedPlan {
         let Self { reserves, cost, traffic, .. } = self;
         let mut list = vec![
             format!("every replica is like the twin, and a router spreads the requests over them: {}", self.twin.router),
-            "a later turn comes its recorded pause after the simulated end of the turn before; nobody sends a missed request again"
+            "a later turn comes its recorded pause after the simulated end of the turn before; missed requests are not sent again"
                 .to_owned(),
             format!("each window of {:.0} s keeps the goals by itself, and at least one replica serves", traffic.window_s),
             format!(
