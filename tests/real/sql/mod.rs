@@ -195,8 +195,9 @@ fn spark_answers_as_a_report_does() {
 
 #[test]
 #[ignore = "needs Trino: tests/run --real"]
-fn trino_answers_as_a_report_does() {
+fn trino_answers_as_a_report_does_from_files_and_from_iceberg() {
     let folder = tempdir().unwrap();
     let trino = trino(folder.path());
-    check_on_a_million_rows("jvm-sql", &[&["trino", &trino.addr.port().to_string()]]);
+    let port = trino.addr.port().to_string();
+    check_on_a_million_rows("jvm-sql", &[&["trino", &port], &["trino", &port, "iceberg"]]);
 }

@@ -1,6 +1,8 @@
 """Runs the views and queries of deploy/sql on captures; prints the rows of each, as JSON by query.
 
-query.py SQL-FOLDER CAPTURES TTFT_MS TPOT_MS ENGINE [PORT]
+query.py SQL-FOLDER CAPTURES TTFT_MS TPOT_MS ENGINE [PORT [iceberg]]
+
+With `iceberg` Trino, which has run before, copies the rows into a table of Iceberg, and the queries read that.
 """
 import json
 import os
@@ -70,17 +72,17 @@ def spark():
     return lambda sql: [row.asDict() for row in session.sql(sql).collect()]
 
 
-def trino():
+def trino(catalog="captures"):
     from trino.dbapi import connect
 
-    connection = connect(host="127.0.0.1", port=int(sys.argv[6]), user="tests", catalog="captures", schema="default")
+    connection = connect(host="127.0.0.1", port=int(sys.argv[6]), user="tests", catalog=catalog, schema="default")
 
     def run(sql):
         cursor = connection.cursor()
         found = cursor.execute(sql).fetchall()
         return [dict(zip([column.name for column in cursor.description or []], row)) for row in found]
 
-    run("CREATE SCHEMA IF NOT EXISTS captures.default")
+    run(f"CREATE SCHEMA IF NOT EXISTS {catalog}.default")
     return run
 
 
@@ -96,7 +98,12 @@ def peak():
 
 
 run = {"duckdb": duckdb, "clickhouse": clickhouse, "spark": spark, "trino": trino}[engine]()
-for statement in text("views").split(";\n"):
+views = text("views").split(";\n")
+if sys.argv[7:] == ["iceberg"]:
+    for statement in text("iceberg").split(";\n"):
+        run(statement)
+    run, views = trino("lake"), views[-1:]
+for statement in views:
     run(statement)
 rows = {}
 for query in QUERIES:
