@@ -2,26 +2,41 @@
 //!
 //! Public traces number blocks in order of first appearance, so a prompt's new ids are adjacent. So are the ids that
 //! a later prompt shares with it. One memory access finds all adjacent ids; memory accesses dominate the cost of a
-//! large table. A slot takes 13 bytes, also for an id without neighbours.
+//! large table. A slot takes 12 bytes, also for an id without neighbours.
 
-use std::collections::HashMap;
-
-use ahash::RandomState;
+use super::hash::combine;
 
 /// Low bits of an id, which select its bit within a slot. The remaining bits are the slot's key.
 const BITS: u32 = u32::BITS.ilog2();
+/// Slots per group, contiguous in memory. Adjacent keys start probing in the same group, so the previous lookup has
+/// usually loaded it into cache.
+const GROUP: usize = 8;
+/// Below this many slots, half of the table stays free, because lookups of absent keys are slow in a full table.
+const SMALL: usize = 1 << 20;
+/// Marks an empty slot.
+const FREE: u64 = u64::MAX;
+const MIN_CAPACITY_IDS: usize = 1 << 10;
 
-/// Bitmaps by key: bit `i` is set if the id with low bits `i` is in the set.
-#[derive(Clone, Debug, Default)]
+/// An open-addressing table with linear probing.
+#[derive(Clone, Debug)]
 pub(super) struct BlockIdSet {
-    members: HashMap<Key, u32, RandomState>,
+    /// The slot count is a power of two; at least an eighth of the slots are [`FREE`].
+    groups: Vec<IdGroup>,
+    taken: usize,
     len: usize,
+    /// The most recently used slot and its key.
+    last: (usize, u64),
 }
 
-/// Without its alignment a slot takes 12 bytes instead of 16.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(Rust, packed(4))]
-struct Key(u64);
+/// Keys and their members, laid out together so that one memory access loads both.
+#[derive(Clone, Debug)]
+struct IdGroup {
+    keys: [u64; GROUP],
+    /// One bitmap per key: bit `i` is set if the id with low bits `i` is in the set.
+    members: [u32; GROUP],
+}
+
+const EMPTY: IdGroup = IdGroup { keys: [FREE; GROUP], members: [0; GROUP] };
 
 /// Consecutive ids that share a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,37 +62,112 @@ impl IdRun {
     }
 }
 
+impl Default for BlockIdSet {
+    fn default() -> Self {
+        Self { groups: Vec::new(), taken: 0, len: 0, last: (0, FREE) }
+    }
+}
+
 impl BlockIdSet {
     pub(super) const fn len(&self) -> usize {
         self.len
     }
 
     /// Slots in use.
-    pub(super) fn taken(&self) -> usize {
-        self.members.len()
+    pub(super) const fn taken(&self) -> usize {
+        self.taken
     }
 
     /// Inserts a run and returns how many of its leading ids were already present.
     #[inline]
     pub(super) fn insert(&mut self, run: &IdRun) -> usize {
-        let members = self.members.entry(Key(run.key)).or_default();
+        if self.last.1 != run.key {
+            self.last = (self.place(run.key), run.key);
+        }
+        let (_, members) = self.at(self.last.0);
         let before = *members;
         *members |= u32::MAX >> (u32::BITS as usize - run.length) << run.bit;
-        self.len += (before ^ *members).count_ones() as usize;
+        let new = (before ^ *members).count_ones() as usize;
+        self.len += new;
         let known = (!(before >> run.bit)).trailing_zeros() as usize;
         known.min(run.length)
     }
 
     /// Counts the ids whose key satisfies `of`.
     pub(super) fn count(&self, of: impl Fn(u64) -> bool) -> usize {
-        self.members.iter().filter(|(key, _)| of(key.0)).map(|(_, members)| members.count_ones() as usize).sum()
+        let places = self.groups.iter().flat_map(|group| group.keys.iter().zip(&group.members));
+        places.filter(|(key, _)| of(**key)).map(|(_, members)| members.count_ones() as usize).sum()
     }
 
-    /// Keeps the ids whose key satisfies `keep`. A new table has no tombstones, which would double this one later.
+    /// Keeps the ids whose key satisfies `keep`. Works in place, because a second table would double the memory.
     pub(super) fn retain(&mut self, keep: impl Fn(u64) -> bool) {
-        self.members.retain(|key, _| keep(key.0));
-        self.members.shrink_to_fit();
-        self.len = self.members.values().map(|members| members.count_ones() as usize).sum();
+        (self.len, self.taken, self.last.1) = (0, 0, FREE);
+        let places = self.places();
+        let first = (0..places).find(|at| self.key(*at) == FREE).unwrap_or(0);
+        // Starting after a free slot, each key moves to the first free slot of its probe sequence, which is never
+        // past its old one.
+        for at in (first..places).chain(0..first) {
+            let (key, members) = self.at(at);
+            let (key, members) = (std::mem::replace(key, FREE), std::mem::take(members));
+            if members != 0 && keep(key) {
+                let to = self.find(key);
+                self.put(to, key, members);
+                self.len += members.count_ones() as usize;
+                self.taken += 1;
+            }
+        }
+    }
+
+    const fn places(&self) -> usize {
+        self.groups.len() * GROUP
+    }
+
+    fn key(&self, place: usize) -> u64 {
+        self.groups[place / GROUP].keys[place % GROUP]
+    }
+
+    fn at(&mut self, place: usize) -> (&mut u64, &mut u32) {
+        let group = &mut self.groups[place / GROUP];
+        (&mut group.keys[place % GROUP], &mut group.members[place % GROUP])
+    }
+
+    fn put(&mut self, place: usize, key: u64, members: u32) {
+        let (at, of_it) = self.at(place);
+        (*at, *of_it) = (key, members);
+    }
+
+    /// Returns the slot of this key, and inserts the key if it is absent.
+    fn place(&mut self, key: u64) -> usize {
+        let places = self.places();
+        if self.taken >= if places < SMALL { places / 2 } else { places / 8 * 7 } {
+            self.resize((places * 2).max(MIN_CAPACITY_IDS));
+        }
+        let at = self.find(key);
+        if self.key(at) == FREE {
+            self.put(at, key, 0);
+            self.taken += 1;
+        }
+        at
+    }
+
+    /// Returns the slot of this key, or the slot where it would be inserted.
+    fn find(&self, key: u64) -> usize {
+        let (mask, group) = (self.places() - 1, GROUP as u64);
+        let mut at = (combine(key / group, 0) / group * group + key % group) as usize & mask;
+        while self.key(at) != key && self.key(at) != FREE {
+            at = (at + 1) & mask;
+        }
+        at
+    }
+
+    fn resize(&mut self, places: usize) {
+        for group in std::mem::replace(&mut self.groups, vec![EMPTY; places / GROUP]) {
+            for (key, members) in group.keys.into_iter().zip(group.members).filter(|(_, members)| *members != 0) {
+                let at = self.find(key);
+                self.put(at, key, members);
+            }
+        }
+        self.last.1 = FREE;
     }
 }
 

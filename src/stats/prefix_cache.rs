@@ -16,7 +16,7 @@ use super::block_id_set::{BlockIdSet, IdRun};
 use super::hash::combine;
 use super::locality_hash::BuildLocalityHasher;
 
-/// Table slots of the unlimited cache: 55 MB. A table of 2^22 slots has room for 170,000 more, so that the one
+/// Table slots of the unlimited cache: 50 MB. A table of 2^22 slots has room for 170,000 more, so that the one
 /// request that exceeds the limit does not double the table.
 const MAX_IDS: usize = 3_500_000;
 /// Groups of adjacent ids that always stay in the sample.
