@@ -7,16 +7,16 @@ use crate::replay::sender::run::RunProgress;
 use crate::report::SloGoodput;
 
 /// Counts of sent requests, and their figures.
-type RunFigures = (RunProgress, ProgressFigures);
+type ProgressSnapshot = (RunProgress, ProgressFigures);
 
 /// The progress in one line.
-pub(super) fn status_line(now: &RunFigures, whole: PlannedTotal) -> String {
+pub(super) fn status_line(now: &ProgressSnapshot, whole: PlannedTotal) -> String {
     let lines = [counts(now, whole), rates(&now.1), latencies(&now.1), goodput(&now.1)].concat();
     format!("{}: {}", time(now, whole), lines.join(", "))
 }
 
 /// The progress in several lines, for a terminal.
-pub(super) fn status_block(now: &RunFigures, whole: PlannedTotal) -> String {
+pub(super) fn status_block(now: &ProgressSnapshot, whole: PlannedTotal) -> String {
     let mut text = time(now, whole);
     for line in [counts(now, whole), rates(&now.1), latencies(&now.1), goodput(&now.1)] {
         text += if line.is_empty() { "" } else { "\n" };
@@ -25,14 +25,14 @@ pub(super) fn status_block(now: &RunFigures, whole: PlannedTotal) -> String {
     text + "\n"
 }
 
-fn time(now: &RunFigures, whole: PlannedTotal) -> String {
+fn time(now: &ProgressSnapshot, whole: PlannedTotal) -> String {
     let of = whole.length.map_or(String::new(), |length| format!(" of {:.0} s", length.as_secs()));
     let left = time_left(now, whole).map_or(String::new(), |left| format!(", {:.0} s to go", left.as_secs()));
     format!("{:.0} s{of}{left}", now.0.age.as_secs())
 }
 
 /// Estimated time left: from the plan, or from the pace so far.
-fn time_left((now, figures): &RunFigures, whole: PlannedTotal) -> Option<Gap> {
+fn time_left((now, figures): &ProgressSnapshot, whole: PlannedTotal) -> Option<Gap> {
     if let Some(length) = whole.length {
         return Some(Gap::from_nanos(length.as_nanos().saturating_sub(now.age.as_nanos())));
     }
@@ -41,7 +41,7 @@ fn time_left((now, figures): &RunFigures, whole: PlannedTotal) -> Option<Gap> {
     Some(Gap::from_nanos(each.saturating_mul(planned.saturating_sub(done))))
 }
 
-fn counts((now, figures): &RunFigures, whole: PlannedTotal) -> Vec<String> {
+fn counts((now, figures): &ProgressSnapshot, whole: PlannedTotal) -> Vec<String> {
     let planned = whole.requests.map(|requests| format!("{requests} planned"));
     let counts = [
         format!("{} sent", now.sent),
@@ -77,7 +77,7 @@ fn goodput(figures: &ProgressFigures) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn progress() -> RunFigures {
+    fn progress() -> ProgressSnapshot {
         let figures = ProgressFigures {
             ended: 26,
             not_successful: 3,

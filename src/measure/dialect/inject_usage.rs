@@ -9,6 +9,7 @@ use crate::measure::json_scanner::{JsonScanner, Scalar, ScanFields};
 pub const FIELD: &str = "stream_options.include_usage";
 
 const OPTIONS: &[u8] = b"stream_options";
+const INCLUDE: &[u8] = FIELD.as_bytes();
 const CONTINUOUS: &[u8] = b"stream_options.continuous_usage_stats";
 const NULL: &[u8] = b"null";
 
@@ -47,7 +48,7 @@ struct RequestedUsage {
 impl RequestedUsage {
     fn set_option(&mut self, path: &[u8], value: bool) {
         match path {
-            path if path == FIELD.as_bytes() => self.include = Some(value),
+            INCLUDE => self.include = Some(value),
             CONTINUOUS => self.continuous = true,
             _ => {}
         }
@@ -56,7 +57,7 @@ impl RequestedUsage {
 
 impl ScanFields for RequestedUsage {
     fn wants(&self, path: &[u8]) -> bool {
-        matches!(path, b"stream" | OPTIONS | CONTINUOUS) || path == FIELD.as_bytes()
+        matches!(path, b"stream" | OPTIONS | INCLUDE | CONTINUOUS)
     }
 
     fn is_prefix_of_wanted(&self, path: &[u8]) -> bool {

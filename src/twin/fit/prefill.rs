@@ -6,7 +6,7 @@ use super::Residual;
 use super::decode::DecodeFit;
 use super::estimate::{EQUAL_RESIDUAL, PlaneColumn, estimate_of};
 use super::observation::{Observation, ObservedRequest};
-use super::robust::{COLUMNS, MIN_ROUNDS, PlaneFit, Point, ROUNDS, fit_plane, fit_plane_to};
+use super::robust::{COLUMNS, COMPARISON_ROUNDS, PlaneFit, Point, ROUNDS, fit_plane, fit_plane_to};
 use super::steps::EngineStep;
 use crate::twin::parameter::{Parameter, ParameterEstimate};
 
@@ -259,7 +259,7 @@ fn budget_of(isolated: &[&ObservedRequest], alone: f64) -> TokenBudget {
     let longest = times.iter().map(|(columns, _)| columns[1]).fold(0.0, f64::max);
     let residual = |budget: f64| {
         let less = |(columns, time): &Point| (*columns, time - (columns[1] / budget).ceil().max(1.0) * alone);
-        fit_plane(&times.iter().map(less).collect::<Vec<_>>(), MIN_ROUNDS).map(|plane| plane.total_residual)
+        fit_plane(&times.iter().map(less).collect::<Vec<_>>(), COMPARISON_ROUNDS).map(|plane| plane.total_residual)
     };
     let Some(whole) = residual(f64::INFINITY) else { return TokenBudget::default() };
     let grid = (1..=128).map(|n| f64::from(n) * 16.0).chain((17..=128).map(|n| f64::from(n) * 128.0));

@@ -5,7 +5,7 @@ pub(super) const COLUMNS: usize = 4;
 /// Rounds of reweighting.
 pub(super) const ROUNDS: usize = 40;
 /// Rounds that suffice to compare fits.
-pub(super) const MIN_ROUNDS: usize = 5;
+pub(super) const COMPARISON_ROUNDS: usize = 5;
 /// Share of a column that the other columns must leave unexplained.
 const MIN_INDEPENDENT_SHARE: f64 = 1e-9;
 /// Residuals beyond this many median absolute deviations are outliers.
