@@ -300,6 +300,34 @@ fn fuzzed_libraries(ours: (&str, &str), fuzzers: (&str, &str)) -> Vec<String> {
     broken
 }
 
+/// Libraries that a fuzzed folder uses are dependencies of the fuzzers too: without one they do not compile.
+fn libraries_of_fuzzed_folders(files: &[Source], fuzz_lib: &str, ours: &str, fuzzers: &str) -> Vec<String> {
+    let folders: Vec<&str> = fuzz_lib
+        .lines()
+        .filter_map(|line| line.strip_prefix("#[path = \"../../../")?.strip_suffix("mod.rs\"]"))
+        .collect();
+    let fuzzed = |file: &&Source| folders.iter().any(|folder| file.path.starts_with(folder));
+    let listed = |manifest: &str, name: &str| {
+        let starts = |line: &str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(" = "));
+        // The fuzzers are built without features.
+        manifest.lines().any(|line| starts(line) && !line.contains("optional = true"))
+    };
+    let mut broken = BTreeSet::new();
+    for file in files.iter().filter(fuzzed) {
+        for (path, at) in &file.named {
+            let name = path[0].as_str();
+            let used = [name.to_owned(), name.replace('_', "-")].into_iter().find(|name| listed(ours, name));
+            if let Some(name) = used.filter(|name| !listed(fuzzers, name)) {
+                broken.insert(format!(
+                    "tests/fuzz/Cargo.toml: no `{name}`, which {}:{at} uses; copy its line from Cargo.toml",
+                    file.path
+                ));
+            }
+        }
+    }
+    broken.into_iter().collect()
+}
+
 // ----------------------------------------------------------------------------------------------------- the repository
 
 fn read(path: &str) -> String {
@@ -546,4 +574,17 @@ fn the_libraries_that_are_fuzzed_are_those_that_ship() {
     let (ours, theirs) =
         ((read("Cargo.toml"), read("Cargo.lock")), (read("tests/fuzz/Cargo.toml"), read("tests/fuzz/Cargo.lock")));
     holds(fuzzed_libraries((&ours.0, &ours.1), (&theirs.0, &theirs.1)));
+}
+
+#[test]
+fn the_fuzzers_have_every_library_that_a_fuzzed_folder_uses() {
+    let lib = "#[path = \"../../../src/stats/mod.rs\"]\npub mod stats;\n";
+    let ours = "[dependencies]\nhash-lib = \"1\"\nhttp = \"1\"\ncolumns = { version = \"1\", optional = true }\n";
+    let fuzzed = [Source::new("src/stats/a.rs", "use http::Uri; use hash_lib::Map; use columns::Row; use std::mem;")];
+    let elsewhere = [Source::new("src/net/a.rs", "use hash_lib::Map;")];
+    assert_eq!(libraries_of_fuzzed_folders(&fuzzed, lib, ours, "http = \"1\"\n").len(), 1);
+    assert!(libraries_of_fuzzed_folders(&fuzzed, lib, ours, "http = \"1\"\nhash-lib = \"1\"\n").is_empty());
+    assert!(libraries_of_fuzzed_folders(&elsewhere, lib, ours, "http = \"1\"\n").is_empty());
+    let (lib, ours, fuzzers) = (read("tests/fuzz/src/lib.rs"), read("Cargo.toml"), read("tests/fuzz/Cargo.toml"));
+    holds(libraries_of_fuzzed_folders(&SOURCES, &lib, &ours, &fuzzers));
 }
