@@ -21,6 +21,7 @@ mod pod;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod awake_cores;
 mod compare;
 mod http_client;
 mod known_counts;

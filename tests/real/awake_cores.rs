@@ -1,0 +1,45 @@
+//! Cores that never sleep.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use thread_priority::ThreadPriority;
+use thread_priority::unix::{
+    NormalThreadSchedulePolicy, ThreadSchedulePolicy, set_thread_priority_and_policy, thread_native_id,
+};
+
+/// Keeps every core busy with a thread of idle priority, which any other thread preempts at once.
+///
+/// A core of a virtual machine that sleeps is given away, and wakes late. So an engine is slower under a light load than
+/// under a heavy one, and slower beside an idle engine than beside a busy one: effects of the machine, not of the engine.
+pub(crate) struct AwakeCores {
+    is_over: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl AwakeCores {
+    pub(crate) fn start() -> Self {
+        let is_over = Arc::<AtomicBool>::default();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let spin = |_| {
+            let is_over = Arc::clone(&is_over);
+            std::thread::spawn(move || {
+                let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+                set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, idle).unwrap();
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            })
+        };
+        let threads = (0..cores).map(spin).collect();
+        Self { is_over, threads }
+    }
+}
+
+impl Drop for AwakeCores {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.threads.drain(..).for_each(|thread| _ = thread.join());
+    }
+}
