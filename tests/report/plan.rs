@@ -75,7 +75,8 @@ fn sweep_of(levels: Vec<MeasuredLevel>) -> MeasuredSweep {
 }
 
 fn traffic(rates: &[f64]) -> Traffic {
-    Traffic { source: "day".to_owned(), arrivals: minutes(rates), mix: Some(LoadMix::default()), sample: None }
+    let mix = Some(LoadMix::default());
+    Traffic { source: "day".to_owned(), arrivals: minutes(rates), mix, sample: None, simulated: false }
 }
 
 #[track_caller]
@@ -206,7 +207,7 @@ fn a_plan_shows_what_throughput_would_have_bought_and_what_each_reserve_is_for()
 
 #[test]
 fn a_constant_rate_needs_a_number_of_replicas_and_no_order() {
-    let at = |rate| Traffic { source: String::new(), arrivals: Arrivals::constant(rate), mix: None, sample: None };
+    let at = |rate| Traffic { arrivals: Arrivals::constant(rate), mix: None, ..traffic(&[1.0]) };
     let plan =
         |rate, reserves| CapacityPlan::of(sweep_of(levels()), &at(rate), reserves, ReplicaCost::default()).unwrap();
     let planned = plan(100.0, reserves(0.2, 1, 180.0));

@@ -96,6 +96,25 @@ fn a_comparison_and_a_history_of_simulated_runs_say_so_in_every_form() {
 }
 
 #[test]
+fn a_plan_reads_a_simulated_run_as_traffic_and_says_so_in_every_form() {
+    let place = place();
+    let folder = place.path();
+    ok(folder, &[&RUN[..], &["-o", "out"]].concat());
+    let sweep = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/runs/sweep");
+    let plan = |traffic: &str, form: &[&str]| {
+        ok(folder, &[&["plan", "--measured", sweep, "--slo", "ttft.p99<=500ms", "--traffic", traffic], form].concat())
+    };
+    for form in [&[][..], &["--plain"], &["--markdown"], &["--html"], &["--json"]] {
+        let mark = "the traffic out is SIMULATED: a twin's prediction, not a measurement";
+        assert!(plan("out", form).contains(mark), "{form:?}");
+        assert!(!plan("traffic.jsonl", form).contains("SIMULATED"), "{form:?}");
+    }
+    let requests =
+        |traffic| serde_json::from_str::<Value>(&plan(traffic, &["--json"])).unwrap()["traffic"]["requests"].clone();
+    assert_eq!((requests("out"), requests("traffic.jsonl")), (json!(300.0), json!(300.0)));
+}
+
+#[test]
 fn files_and_exports_of_a_simulated_run_keep_the_mark() {
     const MARK: &str = "SIMULATED: a twin's prediction, not a measurement";
     let place = place();

@@ -207,7 +207,7 @@ fn traffic(text: &str) -> anyhow::Result<Traffic> {
     let path = Path::new(text);
     if let Some(rate) = rate(text).filter(|_| !path.exists()) {
         let (source, arrivals) = (format!("{rate} requests/s"), Arrivals::constant(rate));
-        return Ok(Traffic { source, arrivals, mix: None, sample: None });
+        return Ok(Traffic { source, arrivals, mix: None, sample: None, simulated: false });
     }
     ensure_rereadable(path)?;
     let opened = trace_source::open(path, TraceReadOptions::default());
@@ -228,7 +228,8 @@ fn traffic(text: &str) -> anyhow::Result<Traffic> {
     }
     let arrivals = arrivals.finish().map_err(|error| anyhow::anyhow!("{text}: {error}"))?;
     let sample = header.sample.filter(|share| *share > 0.0 && *share < 1.0);
-    let mut traffic = Traffic { source: text.to_owned(), arrivals, mix: Some(mix), sample };
+    let mut traffic =
+        Traffic { source: text.to_owned(), arrivals, mix: Some(mix), sample, simulated: header.simulated };
     let times = traffic.times();
     traffic.arrivals = traffic.arrivals.scaled(times);
     Ok(traffic)

@@ -84,6 +84,8 @@ pub struct Traffic {
     pub mix: Option<LoadMix>,
     /// Share of the sessions that the capture kept, above 0 and below 1: the arrivals are those of all sessions.
     pub sample: Option<f64>,
+    /// True if a twin's run is the traffic.
+    pub simulated: bool,
 }
 
 impl Traffic {
@@ -275,7 +277,7 @@ impl CapacityPlan {
             },
         };
         plan.assumptions = assumptions::assumptions(&plan, traffic);
-        plan.warnings = warnings::warnings(&plan, &sweep);
+        plan.warnings = warnings::warnings(&plan, &sweep, traffic);
         Ok(plan)
     }
 

@@ -1,17 +1,25 @@
 //! Threats to a plan, each with advice.
 
-use super::CapacityPlan;
 use super::measured_sweep::MeasuredSweep;
+use super::{CapacityPlan, Traffic};
 use crate::report::warnings::WarningText;
+use crate::trace_file::row::SIMULATED;
 
 /// Greatest ratio of the levels around the capacity; a search ends at 1.05.
 const MAX_STEP: f64 = 1.25;
 
 /// Returns the warnings, the gravest first.
-pub(super) fn warnings(plan: &CapacityPlan, sweep: &MeasuredSweep) -> Vec<WarningText> {
+pub(super) fn warnings(plan: &CapacityPlan, sweep: &MeasuredSweep, traffic: &Traffic) -> Vec<WarningText> {
     let capacity = &plan.capacity;
     let mut list = Vec::new();
     let mut warn = |warning, text, advice| list.push(WarningText { warning, text, advice });
+    if traffic.simulated {
+        warn(
+            "simulated",
+            format!("the traffic {} is {SIMULATED}", traffic.source),
+            "plan with the capture or trace that the twin ran",
+        );
+    }
     for difference in &plan.differences {
         warn(
             "traffic_differs",
