@@ -3,6 +3,10 @@
 use super::chart::{Chart, ChartKind, ChartUnit, Column};
 use crate::stats::interval::Interval;
 
+/// Ends of intervals are drawn up to this many times the largest change, the margin, or 1 %. Two runs a side can have
+/// intervals of millions of percent, beside which no change can be seen.
+const MAX_DRAWN_TIMES: f64 = 4.0;
+
 /// The meaning of a change. The numbers are those of the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::report) enum ForestVerdict {
@@ -36,7 +40,13 @@ pub(in crate::report) struct ForestRow {
 }
 
 /// Draws the rows; `None` without any. A margin of 0.05 is 5 %.
-pub(in crate::report) fn chart(title: &str, summary: String, rows: &[ForestRow], margin: f64) -> Option<Chart> {
+pub(in crate::report) fn chart(title: &str, mut summary: String, rows: &[ForestRow], margin: f64) -> Option<Chart> {
+    let limit = MAX_DRAWN_TIMES * rows.iter().map(|row| row.change.abs()).fold(margin.max(0.01), f64::max);
+    let drawn = |end: f64| end.clamp(-limit, limit);
+    let is_cut = |interval: Interval| interval.low < -limit || interval.high > limit;
+    if rows.iter().filter_map(|row| row.interval).any(is_cut) {
+        summary += &format!(" Interval ends beyond ±{:.0} % are drawn there; the table has them.", limit * 100.0);
+    }
     let percent = |of: &dyn Fn(&ForestRow) -> Option<f64>| {
         rows.iter().map(|row| of(row).map(|share| share * 100.0)).collect::<Vec<_>>()
     };
@@ -45,8 +55,8 @@ pub(in crate::report) fn chart(title: &str, summary: String, rows: &[ForestRow],
         Column::new("before", ChartUnit::Number, number(|row| row.before)),
         Column::new("after", ChartUnit::Number, number(|row| row.after)),
         Column::with_gaps("change", ChartUnit::Percent, percent(&|row| Some(row.change))),
-        Column::with_gaps("low end", ChartUnit::Percent, percent(&|row| Some(row.interval?.low))),
-        Column::with_gaps("high end", ChartUnit::Percent, percent(&|row| Some(row.interval?.high))),
+        Column::with_gaps("low end", ChartUnit::Percent, percent(&|row| Some(drawn(row.interval?.low)))),
+        Column::with_gaps("high end", ChartUnit::Percent, percent(&|row| Some(drawn(row.interval?.high)))),
         Column::new(
             "verdict: 0 undecided, 1 not worse, 2 worse, 3 better, 4 no interval",
             ChartUnit::Number,
@@ -62,4 +72,32 @@ pub(in crate::report) fn chart(title: &str, summary: String, rows: &[ForestRow],
             .attribute("margin", (margin * 100.0).to_string())
             .full_width()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(high: f64) -> String {
+        let row = |change, high| ForestRow {
+            name: "ttft.p50".to_owned(),
+            before: 1.0,
+            after: 1.0 + change,
+            change,
+            interval: Some(Interval { low: -0.1, high }),
+            verdict: ForestVerdict::Undecided,
+        };
+        let chart = chart("Changes", "All.".to_owned(), &[row(0.5, 0.75), row(-0.25, high)], 0.05).unwrap();
+        let mut page = crate::report::page::Page::new("t");
+        page.charts("c", [Some(chart)]);
+        page.finish()
+    }
+
+    #[test]
+    fn an_interval_of_millions_of_percent_is_cut_and_the_summary_says_so() {
+        const NOTE: &str = "Interval ends beyond ±200 % are drawn there; the table has them.";
+        let (cut, whole) = (page(60_000.0), page(1.75));
+        assert!(cut.contains(NOTE) && !cut.contains("6000000"), "{cut}");
+        assert!(!whole.contains(NOTE) && whole.contains("175"), "{whole}");
+    }
 }
