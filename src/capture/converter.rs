@@ -85,7 +85,7 @@ fn write(segment: &Path, part: &Path) -> io::Result<()> {
     let out = BufWriter::new(File::create(part)?);
     let mut writer = ParquetWriter::new(rows.header(), out).map_err(io::Error::other)?;
     for row in rows.by_ref() {
-        writer.write(row.map_err(io::Error::other)?).map_err(io::Error::other)?;
+        writer.write(&row.map_err(io::Error::other)?).map_err(io::Error::other)?;
     }
     for damage in rows.damage() {
         tracing::warn!(%damage, "a part of a segment was lost before its rewrite");

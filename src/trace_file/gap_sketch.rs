@@ -7,8 +7,6 @@
 //! A value in bucket `i` is estimated as b^(i + ½). The estimate is off by at most a factor of √b, which is
 //! [`MAX_RELATIVE_ERROR`].
 
-use std::collections::BTreeMap;
-
 use crate::measure::time::Gap;
 
 /// Scale of the histogram: 32 buckets between a value and its double.
@@ -26,13 +24,11 @@ pub fn bucket(latency: Gap) -> i32 {
     bucket.ceil() as i32 - 1
 }
 
-/// Counts latencies by bucket.
-pub fn sketch(latencies: impl IntoIterator<Item = Gap>) -> BTreeMap<i32, u64> {
-    let mut counts = BTreeMap::new();
-    for latency in latencies {
-        *counts.entry(bucket(latency)).or_default() += 1;
-    }
-    counts
+/// Counts latencies by bucket, in ascending order.
+pub fn sketch(latencies: impl IntoIterator<Item = Gap>) -> Vec<(i32, u64)> {
+    let mut buckets: Vec<i32> = latencies.into_iter().map(bucket).collect();
+    buckets.sort_unstable();
+    buckets.chunk_by(|one, next| one == next).map(|equal| (equal[0], equal.len() as u64)).collect()
 }
 
 #[cfg(test)]
@@ -52,6 +48,6 @@ mod tests {
             assert!(error <= MAX_RELATIVE_ERROR + 1e-6, "{nanos}: {error}");
         }
         let merged = sketch([5, 5, 0].map(Gap::from_nanos));
-        assert_eq!(merged.into_iter().collect::<Vec<_>>(), [(-1, 1), (74, 2)]);
+        assert_eq!(merged, [(-1, 1), (74, 2)]);
     }
 }

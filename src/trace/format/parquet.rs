@@ -48,7 +48,7 @@ fn write(header: &TraceHeader, out: TraceOutput) -> Result<Box<dyn FormatWriter>
 
 impl FormatWriter for ParquetWriter<TraceOutput> {
     fn write(&mut self, entry: &TraceEntry) -> Result<(), WriteError> {
-        Self::write(self, entry.clone()).map_err(to_write_error)
+        Self::write(self, entry).map_err(to_write_error)
     }
 
     fn finish(self: Box<Self>) -> Result<Vec<String>, WriteError> {
@@ -69,6 +69,7 @@ mod tests {
     use crate::measure::time::Gap;
     use crate::measure::timeline::TokenEvent;
     use crate::trace_file::gaps::pack;
+    use crate::trace_file::row::PromptShape;
 
     #[test]
     fn every_field_of_a_row_is_a_column_and_comes_back() {
@@ -91,10 +92,30 @@ mod tests {
         let path = folder.path().join("t.parquet");
         let mut writer = ParquetWriter::new(&header, File::create(&path).unwrap()).unwrap();
         let bare = TraceEntry { at: 3, ..TraceEntry::default() };
-        [row.clone(), bare.clone()].into_iter().for_each(|row| writer.write(row).unwrap());
+        [&row, &bare].into_iter().for_each(|row| writer.write(row).unwrap());
         writer.finish().unwrap();
         let reader = TraceReader::open(&path).unwrap();
         assert_eq!(*reader.header(), header);
         assert_eq!(reader.map(Result::unwrap).collect::<Vec<_>>(), [row, bare]);
+    }
+
+    #[test]
+    fn rows_of_several_row_groups_come_back_in_order_with_their_own_values() {
+        let row = |at: u64| TraceEntry {
+            at,
+            model: (!at.is_multiple_of(3)).then(|| format!("m{}", at / 10_000)),
+            status: at.is_multiple_of(2).then_some(200),
+            prompt: PromptShape { blocks: (0..at % 3).map(|block| at + block).collect(), ..PromptShape::default() },
+            ..TraceEntry::default()
+        };
+        // A row group has 32,768 rows at most.
+        let rows = 70_000;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.parquet");
+        let mut writer = ParquetWriter::new(&TraceHeader::new("test 1"), File::create(&path).unwrap()).unwrap();
+        (0..rows).for_each(|at| writer.write(&row(at)).unwrap());
+        writer.finish().unwrap();
+        let read = TraceReader::open(&path).unwrap().map(Result::unwrap);
+        assert_eq!(read.zip(0..).map(|(read, at)| assert_eq!(read, row(at))).count() as u64, rows);
     }
 }

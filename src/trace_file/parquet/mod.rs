@@ -12,6 +12,7 @@
 //!
 //! Names and types stay: a later version may add columns.
 
+mod column_buffer;
 mod columns;
 mod lines;
 mod object;
