@@ -27,7 +27,7 @@ const MAX_MEDIAN_ERRORS: [f64; 2] = [0.25, 0.6];
 /// Largest median error of the goodput, as a share of all requests.
 const MAX_GOODPUT_ERROR: f64 = 0.2;
 /// Largest error of the throughput of a full engine: within an hour one load filled vLLM with 1,365 to 1,641 tokens/s.
-const MAX_THROUGHPUT_ERROR: f64 = 0.6;
+const MAX_THROUGHPUT_ERROR: f64 = 0.4;
 
 /// An engine, and what it is asked.
 struct Subject<'a> {
