@@ -3,7 +3,7 @@
 use super::chart::{Chart, ChartKind, ChartUnit, Column};
 use crate::stats::interval::Interval;
 
-/// Ends of intervals are drawn up to this many times the largest change, the margin, or 1 %. Two runs a side can have
+/// Intervals are drawn up to this many times the largest change, the margin, or 1 %. Two runs a side can have
 /// intervals of millions of percent, beside which no change can be seen.
 const MAX_DRAWN_TIMES: f64 = 4.0;
 
@@ -42,10 +42,9 @@ pub(in crate::report) struct ForestRow {
 /// Draws the rows; `None` without any. A margin of 0.05 is 5 %.
 pub(in crate::report) fn chart(title: &str, mut summary: String, rows: &[ForestRow], margin: f64) -> Option<Chart> {
     let limit = MAX_DRAWN_TIMES * rows.iter().map(|row| row.change.abs()).fold(margin.max(0.01), f64::max);
-    let drawn = |end: f64| end.clamp(-limit, limit);
     let is_cut = |interval: Interval| interval.low < -limit || interval.high > limit;
     if rows.iter().filter_map(|row| row.interval).any(is_cut) {
-        summary += &format!(" Interval ends beyond ±{:.0} % are drawn there; the table has them.", limit * 100.0);
+        summary += &format!(" Intervals are drawn up to ±{:.0} %; the data has their ends.", limit * 100.0);
     }
     let percent = |of: &dyn Fn(&ForestRow) -> Option<f64>| {
         rows.iter().map(|row| of(row).map(|share| share * 100.0)).collect::<Vec<_>>()
@@ -55,8 +54,8 @@ pub(in crate::report) fn chart(title: &str, mut summary: String, rows: &[ForestR
         Column::new("before", ChartUnit::Number, number(|row| row.before)),
         Column::new("after", ChartUnit::Number, number(|row| row.after)),
         Column::with_gaps("change", ChartUnit::Percent, percent(&|row| Some(row.change))),
-        Column::with_gaps("low end", ChartUnit::Percent, percent(&|row| Some(drawn(row.interval?.low)))),
-        Column::with_gaps("high end", ChartUnit::Percent, percent(&|row| Some(drawn(row.interval?.high)))),
+        Column::with_gaps("low end", ChartUnit::Percent, percent(&|row| Some(row.interval?.low))),
+        Column::with_gaps("high end", ChartUnit::Percent, percent(&|row| Some(row.interval?.high))),
         Column::new(
             "verdict: 0 undecided, 1 not worse, 2 worse, 3 better, 4 no interval",
             ChartUnit::Number,
@@ -70,6 +69,7 @@ pub(in crate::report) fn chart(title: &str, mut summary: String, rows: &[ForestR
             .x("change of the second side from the first", ChartUnit::Percent, false)
             .y(ChartUnit::Number, false)
             .attribute("margin", (margin * 100.0).to_string())
+            .attribute("limit", (limit * 100.0).to_string())
             .full_width()
     })
 }
@@ -94,10 +94,10 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_of_millions_of_percent_is_cut_and_the_summary_says_so() {
-        const NOTE: &str = "Interval ends beyond ±200 % are drawn there; the table has them.";
+    fn an_interval_of_millions_of_percent_is_drawn_cut_and_its_data_are_whole() {
+        const NOTE: &str = "Intervals are drawn up to ±200 %; the data has their ends.";
         let (cut, whole) = (page(60_000.0), page(1.75));
-        assert!(cut.contains(NOTE) && !cut.contains("6000000"), "{cut}");
+        assert!(cut.contains(NOTE) && cut.contains("6000000") && cut.contains("data-limit=\"200\""), "{cut}");
         assert!(!whole.contains(NOTE) && whole.contains("175"), "{whole}");
     }
 }

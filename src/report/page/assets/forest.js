@@ -8,9 +8,10 @@ const VERDICTS = [
 ];
 kinds.forest = (figure) => {
   const [, , change, low, high, verdict] = parsed(figure, "data");
-  const margin = Number(figure.dataset.margin);
+  const [margin, limit] = [figure.dataset.margin, figure.dataset.limit].map(Number);
+  const drawn = (end) => (end === null ? null : Math.max(-limit, Math.min(limit, end)));
   const figures = rowNames(figure);
-  const [least, most] = extent([...change, ...low, ...high, margin, -margin, 0]);
+  const [least, most] = extent([...change, ...low.map(drawn), ...high.map(drawn), margin, -margin, 0]);
   const room = (most - least) * 0.05;
   const place = (row) => change.length - 1 - row;
   const phone = figure.clientWidth < 480;
@@ -49,10 +50,12 @@ kinds.forest = (figure) => {
         if (low[row] !== null) {
           context.lineWidth = 2 * ratio;
           context.beginPath();
-          const [left, right] = [low[row], high[row]].map((end) => u.valToPos(end, "x", true));
+          const ends = [low[row], high[row]];
+          const [left, right] = ends.map((end) => u.valToPos(drawn(end), "x", true));
           context.moveTo(left, y);
           context.lineTo(right, y);
-          for (const end of [left, right]) {
+          // An end that is cut has no mark.
+          for (const end of ends.filter((end) => drawn(end) === end).map((end) => u.valToPos(end, "x", true))) {
             context.moveTo(end, y - 4 * ratio);
             context.lineTo(end, y + 4 * ratio);
           }
