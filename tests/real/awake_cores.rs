@@ -11,8 +11,8 @@ use thread_priority::unix::{
 
 /// Keeps every core busy with a thread of idle priority, which any other thread preempts at once.
 ///
-/// A core of a virtual machine that sleeps is given away, and wakes late. So an engine is slower under a light load than
-/// under a heavy one, and slower beside an idle engine than beside a busy one: effects of the machine, not of the engine.
+/// A core of a virtual machine that sleeps may be given away and wake late, and it sleeps more under a light load than
+/// under a heavy one. The twin's errors were smaller with cores that do not sleep (src/twin/README.md).
 pub(crate) struct AwakeCores {
     is_over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,

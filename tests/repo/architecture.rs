@@ -271,23 +271,23 @@ fn machines(path: &str, text: &str) -> Vec<String> {
     broken
 }
 
+/// Lines of the dependencies of a manifest.
+fn dependency_lines(manifest: &str) -> Vec<String> {
+    let section =
+        manifest.split("\n[dependencies]\n").nth(1).unwrap_or_default().split("\n[").next().unwrap_or_default();
+    section.lines().filter(|line| line.contains(" = ")).map(str::to_owned).collect()
+}
+
 /// The fuzzers have a manifest of their own, and must fuzz the libraries that ship.
 fn fuzzed_libraries(ours: (&str, &str), fuzzers: (&str, &str)) -> Vec<String> {
-    let own = "libfuzzer-sys = ";
-    let dependencies = |manifest: &str| -> Vec<String> {
-        let section =
-            manifest.split("\n[dependencies]\n").nth(1).unwrap_or_default().split("\n[").next().unwrap_or_default();
-        let lines = section.lines().filter(|line| line.contains(" = ") && !line.starts_with(own));
-        lines.map(str::to_owned).collect()
-    };
     let versions = |lock: &str, name: &str| -> BTreeSet<String> {
         let packages =
             lock.split("[[package]]\n").filter_map(|package| package.strip_prefix(&format!("name = \"{name}\"\n")));
         packages.filter_map(|package| package.lines().next()).map(str::to_owned).collect()
     };
-    let known = dependencies(ours.0);
+    let known = dependency_lines(ours.0);
     let mut broken = Vec::new();
-    for line in dependencies(fuzzers.0) {
+    for line in dependency_lines(fuzzers.0).into_iter().filter(|line| !line.starts_with("libfuzzer-sys = ")) {
         let name = line.split(' ').next().unwrap_or_default();
         if !known.contains(&line) {
             broken.push(format!("tests/fuzz/Cargo.toml: `{line}` is not a line of Cargo.toml; fuzz what ships"));
@@ -307,17 +307,17 @@ fn libraries_of_fuzzed_folders(files: &[Source], fuzz_lib: &str, ours: &str, fuz
         .filter_map(|line| line.strip_prefix("#[path = \"../../../")?.strip_suffix("mod.rs\"]"))
         .collect();
     let fuzzed = |file: &&Source| folders.iter().any(|folder| file.path.starts_with(folder));
-    let listed = |manifest: &str, name: &str| {
-        let starts = |line: &str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(" = "));
-        // The fuzzers are built without features.
-        manifest.lines().any(|line| starts(line) && !line.contains("optional = true"))
+    // The fuzzers are built without features.
+    let required = |manifest| -> BTreeSet<String> {
+        let lines = dependency_lines(manifest).into_iter().filter(|line| !line.contains("optional = true"));
+        lines.filter_map(|line| Some(line.split_once(" = ")?.0.replace('-', "_"))).collect()
     };
+    let missing = &required(ours) - &required(fuzzers);
     let mut broken = BTreeSet::new();
     for file in files.iter().filter(fuzzed) {
         for (path, at) in &file.named {
-            let name = path[0].as_str();
-            let used = [name.to_owned(), name.replace('_', "-")].into_iter().find(|name| listed(ours, name));
-            if let Some(name) = used.filter(|name| !listed(fuzzers, name)) {
+            if missing.contains(&path[0]) {
+                let name = &path[0];
                 broken.insert(format!(
                     "tests/fuzz/Cargo.toml: no `{name}`, which {}:{at} uses; copy its line from Cargo.toml",
                     file.path
@@ -579,12 +579,16 @@ fn the_libraries_that_are_fuzzed_are_those_that_ship() {
 #[test]
 fn the_fuzzers_have_every_library_that_a_fuzzed_folder_uses() {
     let lib = "#[path = \"../../../src/stats/mod.rs\"]\npub mod stats;\n";
-    let ours = "[dependencies]\nhash-lib = \"1\"\nhttp = \"1\"\ncolumns = { version = \"1\", optional = true }\n";
+    let ours =
+        "[package]\n\n[dependencies]\nhash-lib = \"1\"\nhttp = \"1\"\ncolumns = { version = \"1\", optional = true }\n";
     let fuzzed = [Source::new("src/stats/a.rs", "use http::Uri; use hash_lib::Map; use columns::Row; use std::mem;")];
     let elsewhere = [Source::new("src/net/a.rs", "use hash_lib::Map;")];
-    assert_eq!(libraries_of_fuzzed_folders(&fuzzed, lib, ours, "http = \"1\"\n").len(), 1);
-    assert!(libraries_of_fuzzed_folders(&fuzzed, lib, ours, "http = \"1\"\nhash-lib = \"1\"\n").is_empty());
-    assert!(libraries_of_fuzzed_folders(&elsewhere, lib, ours, "http = \"1\"\n").is_empty());
+    assert_eq!(libraries_of_fuzzed_folders(&fuzzed, lib, ours, "\n[dependencies]\nhttp = \"1\"\n").len(), 1);
+    assert!(
+        libraries_of_fuzzed_folders(&fuzzed, lib, ours, "\n[dependencies]\nhttp = \"1\"\nhash-lib = \"1\"\n")
+            .is_empty()
+    );
+    assert!(libraries_of_fuzzed_folders(&elsewhere, lib, ours, "\n[dependencies]\nhttp = \"1\"\n").is_empty());
     let (lib, ours, fuzzers) = (read("tests/fuzz/src/lib.rs"), read("Cargo.toml"), read("tests/fuzz/Cargo.toml"));
     holds(libraries_of_fuzzed_folders(&SOURCES, &lib, &ours, &fuzzers));
 }

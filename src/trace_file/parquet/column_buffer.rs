@@ -47,7 +47,7 @@ impl<T: DataType> LeafBuffer<T> {
         let problem = || ParquetError::General("a column of another type than its schema".to_owned());
         let mut writer = group.next_column()?.ok_or_else(problem)?;
         let typed = T::get_column_writer_mut(writer.untyped()).ok_or_else(problem)?;
-        typed.write_batch(&self.values, some(&self.definition_levels), some(&self.repetition_levels))?;
+        typed.write_batch(&self.values, non_empty(&self.definition_levels), non_empty(&self.repetition_levels))?;
         writer.close()?;
         self.definition_levels.clear();
         self.repetition_levels.clear();
@@ -57,7 +57,7 @@ impl<T: DataType> LeafBuffer<T> {
 }
 
 /// The levels, if the column has any.
-fn some(levels: &[i16]) -> Option<&[i16]> {
+fn non_empty(levels: &[i16]) -> Option<&[i16]> {
     (!levels.is_empty()).then_some(levels)
 }
 
