@@ -1,7 +1,7 @@
 //! The server for HTTP/1.x clients.
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -112,7 +112,7 @@ async fn exchange(
     );
     let outgoing = UpstreamRequest::new(request, framing, &added, observation.usage_injection().is_some());
     // The wait for a connection must end with the client too.
-    let outcome = unless_disconnected(client, upstream.begin(&outgoing)).await;
+    let outcome = unless_disconnected(client, pin!(upstream.begin(&outgoing))).await;
     let mut exchange = match outcome {
         Some(Ok(exchange)) => exchange,
         Some(Err(broken)) => {
@@ -128,7 +128,7 @@ async fn exchange(
         loop {
             match poll_fn(|cx| relay.poll(cx)).await {
                 RelayEnd::Upstream { broken, answered: false } => {
-                    match unless_disconnected(relay.client, upstream.retry(relay.exchange, broken)).await {
+                    match unless_disconnected(relay.client, pin!(upstream.retry(relay.exchange, broken))).await {
                         Some(Ok(())) => {}
                         Some(Err(broken)) => break RelayEnd::Upstream { broken, answered: false },
                         None => break RelayEnd::ClientGone,
@@ -162,9 +162,12 @@ async fn exchange(
     }
 }
 
-/// Waits for `part` until the client disconnects.
-async fn unless_disconnected<F: Future>(client: &mut DownstreamConnection, part: F) -> Option<F::Output> {
-    let mut part = pin!(part);
+/// Waits for `part` until the client disconnects. The caller pins `part`: a parameter by value would be stored twice in
+/// the task of every stream.
+async fn unless_disconnected<T>(
+    client: &mut DownstreamConnection,
+    mut part: Pin<&mut impl Future<Output = T>>,
+) -> Option<T> {
     poll_fn(|cx| match part.as_mut().poll(cx) {
         Poll::Ready(done) => Poll::Ready(Some(done)),
         Poll::Pending => client.poll_disconnected(cx).map(|()| None),

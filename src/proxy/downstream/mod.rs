@@ -73,3 +73,18 @@ async fn with_deadline<F: Future>(seat: &ConnectionSlot, until: Stamp, part: F) 
     seat.clear_deadline();
     done
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<F>(_task: impl FnOnce(TcpStream, ConnectionSlot) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Each open stream holds this task, so what connecting upstream needs is boxed.
+    #[test]
+    fn the_task_of_a_connection_has_no_room_for_what_only_its_start_needs() {
+        assert!(size_of_future(serve) <= 3_584, "{} bytes", size_of_future(serve));
+    }
+}
