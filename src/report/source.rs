@@ -466,13 +466,23 @@ fn read_peer(
 pub fn read(opened: Vec<SourceReader>, fold: &mut Accumulator) -> Result<Vec<ReportSource>, SourceError> {
     ensure_one_plan(&opened)?;
     fold.zero_unix_ns = opened.iter().filter_map(|opened| opened.source.started_unix_ns).min();
-    for_each_request(opened, |request, counts| match counts {
+    let sources = for_each_request(opened, |request, counts| match counts {
         true => fold.add(&request),
         false => {
             fold.add_warm_up(&request);
             Ok(())
         }
-    })
+    })?;
+    ensure_known_plans(&sources)?;
+    Ok(sources)
+}
+
+/// Rejects records of a run that lost its run file, beside others: only their rows show that they had a plan.
+fn ensure_known_plans(sources: &[ReportSource]) -> Result<(), SourceError> {
+    let Some(of_run) = sources.iter().find(|source| source.without_run) else { return Ok(()) };
+    let Some(other) = sources.iter().find(|other| other.path != of_run.path) else { return Ok(()) };
+    let reason = format!("{} has the records of a run without its {RUN_FILE}, so their plan is unknown", of_run.path);
+    Err(SourceError::NotOnePlan { first: other.path.clone(), other: of_run.path.clone(), reason })
 }
 
 /// Rejects sources whose merged figures would describe no experiment: runs of different plans, or runs and captures.

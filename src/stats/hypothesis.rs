@@ -20,9 +20,9 @@ pub fn welch(before: &[f64], after: &[f64]) -> Result<Change, NotEnoughData> {
     on_scale(Scale::Linear, before, after)
 }
 
-/// Relative change by Welch's t-test on logarithms. `None` unless all values are positive.
-pub fn welch_relative(before: &[f64], after: &[f64]) -> Option<Result<Change, NotEnoughData>> {
-    Some(on_scale(Scale::Log, &logarithms(before)?, &logarithms(after)?))
+/// Relative change by Welch's t-test on logarithms. Values below `resolution` count as it, so 0 has a change too.
+pub fn welch_relative(before: &[f64], after: &[f64], resolution: f64) -> Result<Change, NotEnoughData> {
+    on_scale(Scale::Log, &logarithms(before, resolution), &logarithms(after, resolution))
 }
 
 /// Difference of paired rounds by the paired t-test. Rounds without a counterpart are left out.
@@ -30,9 +30,9 @@ pub fn paired(before: &[f64], after: &[f64]) -> Result<Change, NotEnoughData> {
     paired_on_scale(Scale::Linear, before, after)
 }
 
-/// Relative change of paired rounds. `None` unless all values are positive.
-pub fn paired_relative(before: &[f64], after: &[f64]) -> Option<Result<Change, NotEnoughData>> {
-    Some(paired_on_scale(Scale::Log, &logarithms(before)?, &logarithms(after)?))
+/// Relative change of paired rounds. Values below `resolution` count as it.
+pub fn paired_relative(before: &[f64], after: &[f64], resolution: f64) -> Result<Change, NotEnoughData> {
+    paired_on_scale(Scale::Log, &logarithms(before, resolution), &logarithms(after, resolution))
 }
 
 /// Effect size: the difference in standard deviations of the runs, with the correction for small samples (Hedges, 1981).
@@ -60,8 +60,8 @@ pub fn holm(p_values: &[f64]) -> Vec<f64> {
     adjusted
 }
 
-fn logarithms(values: &[f64]) -> Option<Vec<f64>> {
-    values.iter().map(|value| Some(value.ln()).filter(|log| log.is_finite())).collect()
+fn logarithms(values: &[f64], resolution: f64) -> Vec<f64> {
+    values.iter().map(|value| value.max(resolution).ln()).collect()
 }
 
 fn on_scale(scale: Scale, before: &[f64], after: &[f64]) -> Result<Change, NotEnoughData> {
@@ -125,7 +125,7 @@ mod tests {
         // scipy.stats.ttest_ind(B, A, equal_var=False), its confidence_interval(0.95), and numpy.expm1 of those of the
         // logarithms
         check(welch(&A, &B).unwrap(), 9.75, (2.563_483_905_11, 16.936_516_094_89), 0.020_586_590_257_4);
-        let relative = welch_relative(&A, &B).unwrap().unwrap();
+        let relative = welch_relative(&A, &B, 1.0).unwrap();
         near(relative.value(), 0.096_218_853_474_99);
         assert!((relative.interval().low - 0.027_842_41).abs() < 1e-8, "{relative:?}");
         near(relative.p_value(), 0.016_789_790_082_3);
@@ -135,7 +135,7 @@ mod tests {
     fn the_paired_test_is_that_of_scipy() {
         // scipy.stats.ttest_rel(B, A[:3])
         check(paired(&A, &B).unwrap(), 31.0 / 3.0, (-5.829_477_908_4, 26.496_144_575_1), 0.110_648_268_648_7);
-        let drifting = paired_relative(&[100.0, 110.0, 121.0], &[105.0, 115.5, 127.05]).unwrap().unwrap();
+        let drifting = paired_relative(&[100.0, 110.0, 121.0], &[105.0, 115.5, 127.05], 1.0).unwrap();
         near(drifting.value(), 0.05);
         assert!(drifting.interval().high - drifting.interval().low < 1e-9, "drift cancels");
     }
@@ -160,7 +160,9 @@ mod tests {
     fn few_runs_are_not_enough_and_equal_runs_are_certain() {
         assert_eq!(welch(&A, &[1.0]).unwrap_err().unit, DataUnit::Runs);
         assert_eq!(paired(&[], &B).unwrap_err(), NotEnoughData { unit: DataUnit::Runs, have: 0.0, need: 2.0 });
-        assert_eq!(welch_relative(&[0.0, 1.0], &B), None);
+        // From nothing to twice the resolution, and from nothing to nothing.
+        near(welch_relative(&[0.0; 3], &[0.5; 3], 0.25).unwrap().value(), 1.0);
+        near(paired_relative(&[0.0; 3], &[0.1; 3], 0.25).unwrap().value(), 0.0);
         let certain = welch(&[5.0; 3], &[6.0; 3]).unwrap();
         assert_eq!((certain.interval(), certain.p_value()), (Interval { low: 1.0, high: 1.0 }, 0.0));
     }

@@ -21,7 +21,7 @@
 //!     a[2].interval().unwrap_err().to_string(),
 //!     "not enough data: 2 of 20 values beyond the percentile; remedy: measure 10.0 times as much"
 //! );
-//! let change = b[0].relative_change_from(&a[0]).unwrap().unwrap();
+//! let change = b[0].relative_change_from(&a[0], 1e-9).unwrap();
 //! assert!((change.value() - 0.2).abs() < 1e-9);
 //! assert_eq!(change.verdict(0.05), Verdict::Worse);
 //! ```

@@ -13,6 +13,8 @@ use streamgauge::measure::timeline::TokenEvent;
 use streamgauge::trace_file::gaps::pack;
 use streamgauge::trace_file::row::{Timing, TraceEntry, TraceHeader};
 
+use super::results::{success, write};
+
 const MS: u64 = 1_000_000;
 
 fn compare(arguments: &[&str]) -> Output {
@@ -221,6 +223,54 @@ fn two_days_of_production_are_compared_by_hour_of_the_day_and_model() {
     assert_eq!(groups.into_iter().map(of).collect::<Vec<_>>(), expected);
     let filtered = json_of(&["--json", "--filter", "model=river", &monday, &tuesday]);
     assert_eq!(figure(&filtered, "ttft.p99")["after"], 100.0);
+}
+
+/// A capture of 3,000 requests, ten a second, of which each has these gaps in milliseconds.
+fn with_gaps(folder: &Path, name: &str, gaps: impl Fn(u64) -> Vec<(u64, Option<u32>)>) -> String {
+    let jitter = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60;
+    let row = |number: u64| TraceEntry {
+        planned: None,
+        ..success(0, number * 100, 50 + jitter(number), 900 + jitter(number), &gaps(number))
+    };
+    write(&folder.join(name), &(0..3_000).map(row).collect::<Vec<_>>(), None);
+    folder.join(name).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_figure_of_0_is_compared_by_the_resolution_of_a_microsecond() {
+    let folder = tempfile::tempdir().unwrap();
+    // Tokens that come together, and after the change each tenth request has a pause.
+    let before = with_gaps(folder.path(), "before.jsonl.zst", |_| vec![(0, Some(1)); 4]);
+    let paused = |number| [vec![(0, Some(1)); 3], vec![(if number % 10 == 0 { 200 } else { 0 }, Some(1))]].concat();
+    let after = with_gaps(folder.path(), "after.jsonl.zst", paused);
+    let comparison = json_of(&["--json", &before, &after]);
+    let (p50, p99) = (figure(&comparison, "itl.p50"), figure(&comparison, "itl.p99"));
+    assert_eq!((&p50["before"], &p50["after"], &p50["change"]), (&json!(0.0), &json!(0.0), &json!(0.0)));
+    assert_eq!((&p50["ci95"], &p50["verdict"]["verdict"]), (&json!([0.0, 0.0]), &json!("not_worse")));
+    assert_eq!((&p99["before"], &p99["after"]), (&json!(0.0), &json!(200.0)));
+    // 200 ms ÷ 1 µs, as near as the histogram of gaps.
+    let thousands = |comparison: &Value| (figure(comparison, "itl.p99")["change"].as_f64().unwrap() / 1e3).round();
+    assert_eq!((thousands(&comparison), &p99["verdict"]["verdict"]), (200.0, &json!("worse")));
+    assert_eq!((&comparison["verdict"]["verdict"], &comparison["one_sided"]), (&json!("worse"), &json!([])));
+    let back = json_of(&["--json", &after, &before]);
+    assert_eq!((round(&figure(&back, "itl.p99")["change"]), &figure(&back, "itl.p99")["better"]), (-1.0, &json!(true)));
+    let runs = json_of(&["--json", &before, &before, "--", &after, &after]);
+    assert_eq!(thousands(&runs), 200.0, "the same with runs as the unit");
+}
+
+#[test]
+fn a_figure_that_one_side_lacks_is_named_and_allows_no_verdict_of_not_worse() {
+    let folder = tempfile::tempdir().unwrap();
+    let before = with_gaps(folder.path(), "before.jsonl.zst", |_| vec![(20, Some(1)); 4]);
+    let after = with_gaps(folder.path(), "after.jsonl.zst", |_| Vec::new());
+    let arguments = ["--although", "different", &before, &after];
+    let comparison = json_of(&[&["--json"], &arguments[..]].concat());
+    assert_eq!(comparison["one_sided"], json!(["itl.p50", "itl.p90", "itl.p99"]));
+    assert_eq!(figure(&comparison, "ttft.p50")["verdict"]["verdict"], "not_worse", "{comparison:#}");
+    assert_eq!(comparison["verdict"], json!({"verdict": "undecided", "data_factor": null}), "{comparison:#}");
+    let text = String::from_utf8(compare(&arguments).stdout).unwrap();
+    assert!(text.contains("verdict      undecided: one side lacks a figure of the other\n"), "{text}");
+    assert!(text.contains("one-sided    only one side has values of itl.p50, itl.p90,"), "{text}");
 }
 
 #[test]

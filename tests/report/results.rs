@@ -712,6 +712,12 @@ fn runs_of_different_plans_are_never_merged_and_the_error_offers_a_comparison() 
     write(&folder.path().join("capture.jsonl.zst"), &four(), Some(5));
     let mixed = streamgauge(&[&first, &folder.path().join("capture.jsonl.zst")], &[]);
     assert!(mixed.stderr.contains("one is a run and the other is a capture"), "{}", mixed.stderr);
+    // Records without a run file had a plan too, as their rows show.
+    let records = [&first, &second].map(|run| run.join("records.jsonl.zst"));
+    let merged = streamgauge(&[&records[0], &records[1]], &[]);
+    assert_eq!((merged.code, &*merged.stdout), (Some(2), ""));
+    assert!(merged.stderr.contains("has the records of a run without its run.json"), "{}", merged.stderr);
+    assert_eq!(streamgauge(&[&records[0]], &[]).code, Some(0), "alone, with a warning");
 }
 
 #[test]

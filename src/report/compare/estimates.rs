@@ -25,6 +25,13 @@ pub(super) struct SideFigure {
     moments: Option<(f64, f64)>,
 }
 
+impl SideFigure {
+    /// True if no run of the side has a value.
+    pub(super) fn is_missing(&self) -> bool {
+        self.values.is_empty()
+    }
+}
+
 /// The figures of a side. Two runs that are paired share the seed of their resamples.
 pub(super) fn side(
     runs: &mut [ComparedRun],
@@ -133,7 +140,7 @@ fn output_tokens(points: &[RequestPoint]) -> Option<(Vec<f64>, Vec<f64>)> {
     Some((tokens, vec![length / 1e9 / RATE_SLICES as f64; RATE_SLICES]))
 }
 
-/// The change of one figure; `None` if a side has no value, or one of 0 that has no relative change.
+/// The change of one figure; `None` if a side has no value.
 pub(super) fn change(
     figure: ComparedFigure,
     label: String,
@@ -142,16 +149,19 @@ pub(super) fn change(
 ) -> Option<FigureChange> {
     let mean = |values: &[f64]| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
     let (value_before, value_after) = (mean(&before.values)?, mean(&after.values)?);
-    let is_share = figure.is_share();
+    let (is_share, resolution) = (figure.is_share(), figure.resolution());
     let change: Result<Change, NotEnoughData> = match method {
         ComparisonMethod::Bootstrap | ComparisonMethod::PairedBootstrap => {
             let (before, after) = (before.estimate.as_ref()?, after.estimate.as_ref()?);
-            if is_share { after.difference_from(before) } else { after.relative_change_from(before)? }
+            match is_share {
+                true => after.difference_from(before),
+                false => after.relative_change_from(before, resolution),
+            }
         }
         ComparisonMethod::PairedRuns if is_share => paired(&before.values, &after.values),
-        ComparisonMethod::PairedRuns => paired_relative(&before.values, &after.values)?,
+        ComparisonMethod::PairedRuns => paired_relative(&before.values, &after.values, resolution),
         ComparisonMethod::Runs if is_share => welch(&before.values, &after.values),
-        ComparisonMethod::Runs => welch_relative(&before.values, &after.values)?,
+        ComparisonMethod::Runs => welch_relative(&before.values, &after.values, resolution),
     };
     let effect_size = match before.moments.zip(after.moments) {
         Some((before, after)) => cohens_d(before, after),

@@ -22,6 +22,10 @@ pub(super) const PERCENTILES: [f64; 3] = [50.0, 90.0, 99.0];
 pub(super) const METRICS: [ReportMetric; 4] =
     [ReportMetric::TtftFromPlanned, ReportMetric::Itl, ReportMetric::Tpot, ReportMetric::E2eFromPlanned];
 
+/// Resolution of the clocks of most files.
+const MIN_LATENCY_NANOS: f64 = 1_000.0;
+const MIN_TOKENS_PER_SECOND: f64 = 0.001;
+
 impl ComparedFigure {
     /// The family of figures: each one more makes it harder to call another one worse.
     pub(super) fn family(slos: &Slos) -> Vec<Self> {
@@ -47,6 +51,25 @@ impl ComparedFigure {
     /// Returns `true` for a share: its change is a difference, since a share may be 0.
     pub const fn is_share(self) -> bool {
         matches!(self, Self::Goodput(_) | Self::SuccessRate)
+    }
+
+    /// Returns the smallest value that a relative change distinguishes. Smaller ones count as it: 0 has no relative
+    /// change, and the gap between tokens that came together is 0.
+    pub(super) const fn resolution(self) -> f64 {
+        match self {
+            Self::Goodput(_) | Self::SuccessRate => 0.0,
+            Self::OutputTokenRate => MIN_TOKENS_PER_SECOND,
+            Self::Percentile(..) => MIN_LATENCY_NANOS,
+        }
+    }
+
+    /// The change between two values in the display unit: relative, or the difference of a share.
+    pub(super) fn change(self, before: f64, after: f64) -> f64 {
+        if self.is_share() {
+            return after - before;
+        }
+        let [before, after] = [before, after].map(|value| value.max(self.to_display(self.resolution())));
+        (after - before) / before
     }
 
     /// Returns `true` if more is worse.

@@ -24,7 +24,10 @@ pub struct ComparisonDocument<'a> {
     workload: &'a WorkloadComparison,
     /// Null where the workloads differ.
     verdict: Option<Verdict>,
+    /// What both sides have.
     figures: Vec<FigureDocument<'a>>,
+    /// Figures that only one side has; with any the verdict is never `not_worse`.
+    one_sided: &'a [String],
     factors: &'a [LoadFactor],
     conditions: &'a [ChangeConditionResult],
     groups: &'a [GroupChange],
@@ -64,6 +67,7 @@ impl Comparison {
             workload: &self.workload,
             verdict: self.verdict,
             figures: self.figures.iter().map(FigureDocument::of).collect(),
+            one_sided: &self.one_sided,
             factors: &self.factors,
             conditions: &self.conditions,
             groups: &self.groups,

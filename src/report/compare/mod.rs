@@ -34,6 +34,7 @@ use super::source::{ReportSource, SourceError, SourceReader, read};
 use crate::stats::change::{Change, Verdict, verdicts};
 use crate::stats::interval::NotEnoughData;
 pub use condition::{ChangeCondition, ChangeConditionResult, ConditionObstacle};
+use estimates::SideFigure;
 pub use explanation::LoadFactor;
 pub use figure::ComparedFigure;
 pub use group_change::{GroupChange, GroupFigures};
@@ -99,9 +100,11 @@ pub struct Comparison {
     pub workload: WorkloadComparison,
     /// How the change was estimated.
     pub method: ComparisonMethod,
-    /// The figures.
+    /// The figures that both sides have.
     pub figures: Vec<FigureChange>,
-    /// The overall verdict; `None` if the workloads differ.
+    /// Names of the figures that only one side has.
+    pub one_sided: Vec<String>,
+    /// The overall verdict; `None` if the workloads differ. With a one-sided figure it is never *not worse*.
     pub verdict: Option<Verdict>,
     /// What else changed, and may explain the figures.
     pub factors: Vec<LoadFactor>,
@@ -166,7 +169,7 @@ pub struct FigureChange {
 impl FigureChange {
     /// The change without regard to its interval.
     pub(super) fn point_change(&self) -> f64 {
-        if self.figure.is_share() { self.after - self.before } else { self.after / self.before - 1.0 }
+        self.figure.change(self.before, self.after)
     }
 }
 
@@ -192,11 +195,15 @@ impl Comparison {
             estimates::change(*figure, figure.key(&slos), (before, after), method)
         };
         let mut changes: Vec<FigureChange> = figures.iter().zip(&side_before).zip(&side_after).filter_map(of).collect();
+        let is_one_sided = |(before, after): (&SideFigure, &SideFigure)| before.is_missing() != after.is_missing();
+        let one_sided = figures.iter().zip(side_before.iter().zip(&side_after));
+        let one_sided: Vec<String> =
+            one_sided.filter(|(_, sides)| is_one_sided(*sides)).map(|(figure, _)| figure.key(&slos)).collect();
         let withheld = workload.is_different() && !settings.although_different;
         if !withheld {
             judge(&mut [&mut changes], settings.margin);
         }
-        let verdict = (!withheld).then(|| overall(&changes));
+        let verdict = (!withheld).then(|| overall(&changes, &one_sided));
         let conditions = settings.conditions.iter().map(|condition| condition.evaluate(&changes, withheld)).collect();
         let paths = |side: &[ComparedRun]| side.iter().map(|run| run.source.path.clone()).collect();
         Self {
@@ -207,6 +214,7 @@ impl Comparison {
             workload,
             method,
             figures: changes,
+            one_sided,
             verdict,
             factors: explanation::factors(before, after),
             groups: group_change::groups(before, after),
@@ -221,7 +229,7 @@ impl Comparison {
         let mut figures: Vec<&mut [FigureChange]> = judged.iter_mut().map(|of| &mut of.figures[..]).collect();
         judge(&mut figures, margin);
         for comparison in judged {
-            comparison.verdict = Some(overall(&comparison.figures));
+            comparison.verdict = Some(overall(&comparison.figures, &comparison.one_sided));
         }
     }
 
@@ -267,8 +275,8 @@ fn judge(lists: &mut [&mut [FigureChange]], margin: f64) {
     }
 }
 
-/// A figure without an interval is undecided: data that is missing supports no verdict.
-fn overall(changes: &[FigureChange]) -> Verdict {
+/// A figure without an interval, or with values on one side, is undecided: data that is missing supports no verdict.
+fn overall(changes: &[FigureChange], one_sided: &[String]) -> Verdict {
     if changes.iter().any(|change| change.verdict == Some(Verdict::Worse)) {
         return Verdict::Worse;
     }
@@ -280,7 +288,7 @@ fn overall(changes: &[FigureChange]) -> Verdict {
             _ => None,
         })
         .collect();
-    if factors.is_empty() && !changes.is_empty() {
+    if factors.is_empty() && !changes.is_empty() && one_sided.is_empty() {
         return Verdict::NotWorse;
     }
     // The figure that needs the most data; without a factor the estimate lies on the margin.
@@ -295,7 +303,7 @@ mod tests {
 
     fn change(after: [f64; 3]) -> FigureChange {
         let figure = ComparedFigure::Percentile(crate::report::metric::ReportMetric::Itl, 50.0);
-        let change = welch_relative(&[100.0, 102.0, 98.0], &after).unwrap();
+        let change = welch_relative(&[100.0, 102.0, 98.0], &after, 1.0);
         let label = String::new();
         FigureChange {
             figure,

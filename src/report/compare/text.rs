@@ -37,6 +37,9 @@ pub(super) fn lines(comparison: &Comparison) -> Vec<(&'static str, String)> {
         ("method", format!("{}; margin {}", comparison.method.text(), percent(comparison.margin))),
         ("verdict", verdict_line(comparison)),
     ]);
+    if !comparison.one_sided.is_empty() {
+        lines.push(("one-sided", format!("only one side has values of {}", comparison.one_sided.join(", "))));
+    }
     for (at, ChangeConditionResult { condition, verdict, obstacle }) in comparison.conditions.iter().enumerate() {
         let result = match (obstacle, verdict) {
             (Some(ConditionObstacle::NotMeasured), _) => "undecided: a side has no value of it".to_owned(),
@@ -63,6 +66,9 @@ pub(super) fn verdict_line(comparison: &Comparison) -> String {
         }
         Some(Verdict::Worse) => format!("WORSE: {}", worse.join(", ")),
         Some(Verdict::NotWorse) => "not worse: the intervals of all figures stay within the margin".to_owned(),
+        Some(Verdict::Undecided { data_factor: None }) if !comparison.one_sided.is_empty() => {
+            "undecided: one side lacks a figure of the other".to_owned()
+        }
         Some(Verdict::Undecided { data_factor }) => format!("undecided{}", more_data(data_factor)),
     }
 }
@@ -146,13 +152,8 @@ fn figure(value: f64) -> String {
     if value < 10.0 { format!("{value:.2}") } else { format!("{value:.1}") }
 }
 
-/// `-` without a number: 0 before has no relative change.
 pub(super) fn change_text(figure: ComparedFigure, change: f64) -> String {
-    match change.is_finite() {
-        false => "-".to_owned(),
-        true if figure.is_share() => percent(change).replace(" %", " pt"),
-        true => percent(change),
-    }
+    if figure.is_share() { percent(change).replace(" %", " pt") } else { percent(change) }
 }
 
 /// A share in percent. Of runs that differ by more than a hundredfold, the number would say less than its size.

@@ -74,16 +74,12 @@ impl Estimate {
         Ok(Change::of_replicates(Scale::Linear, self.value - before.value, &replicates, degrees))
     }
 
-    /// Relative change from `before` to this figure: 0.05 is 5 % more. Without a positive `before` and a positive
-    /// figure there is none.
-    pub fn relative_change_from(&self, before: &Self) -> Option<Result<Change, NotEnoughData>> {
-        let change = self.value.ln() - before.value.ln();
-        // A resample may be 0 where the figure is not.
-        let log = |value: f64| value.max(f64::MIN_POSITIVE).ln();
-        let changes = self.combine(before, |after, before| log(after) - log(before));
-        let of =
-            |(replicates, degrees): (Vec<f64>, f64)| Change::of_replicates(Scale::Log, change, &replicates, degrees);
-        change.is_finite().then(|| changes.map(of))
+    /// Relative change from `before` to this figure: 0.05 is 5 % more. Values below `resolution` count as it, so 0 has a
+    /// change too.
+    pub fn relative_change_from(&self, before: &Self, resolution: f64) -> Result<Change, NotEnoughData> {
+        let change = |after: f64, before: f64| after.max(resolution).ln() - before.max(resolution).ln();
+        let (replicates, degrees) = self.combine(before, change)?;
+        Ok(Change::of_replicates(Scale::Log, change(self.value, before.value), &replicates, degrees))
     }
 
     /// A function of both figures in each resample, and its degrees of freedom.
@@ -127,7 +123,7 @@ mod tests {
         let before = uniform(3_000, 5).iter().map(|v| 1.0 + v).collect::<Vec<f64>>();
         let after: Vec<f64> = before.iter().map(|value| value * 1.1).collect();
         let figure = |values: &[f64], seed| mean(&ValueSlices::of_values(values), &BlockBootstrap::new(seed)).unwrap();
-        let change = |seed| figure(&after, seed).relative_change_from(&figure(&before, 1)).unwrap().unwrap();
+        let change = |seed| figure(&after, seed).relative_change_from(&figure(&before, 1), 1e-9).unwrap();
         let width = |change: Change| change.interval().high - change.interval().low;
         assert!((change(1).value() - 0.1).abs() < 1e-12 && width(change(1)) < 1e-9 && width(change(2)) > 0.01);
         let difference = figure(&after, 2).difference_from(&figure(&before, 1)).unwrap();
@@ -143,7 +139,10 @@ mod tests {
         assert_eq!((a.ratio(&a).unwrap().value, twice.ratio(&a).unwrap().value), (1.0, 2.0));
         assert_eq!(a.ratio(&a).unwrap().interval(), Ok(Interval { low: 1.0, high: 1.0 }));
         let zero = Estimate::new(0.0, 9.0, vec![0.0; 3], 5.0);
-        assert!(a.ratio(&zero).is_none() && a.relative_change_from(&zero).is_none());
+        assert!(a.ratio(&zero).is_none());
+        let from_zero = a.relative_change_from(&zero, a.value / 4.0).unwrap();
+        assert!((from_zero.value() - 3.0).abs() < 1e-9, "four times the resolution");
+        assert_eq!(zero.relative_change_from(&zero, 1.0).unwrap().interval(), Interval { low: 0.0, high: 0.0 });
         let none = mean(&ValueSlices::of_values(&[1.0]), &bootstrap()).unwrap();
         assert_eq!((none.value, a.difference_from(&none).unwrap_err().unit), (1.0, DataUnit::Values));
     }

@@ -129,12 +129,12 @@ impl FigureHistory {
         let points = change_points(&known);
         let last = points.last().map(|point| point.index);
         let change = |point: &ChangePoint| {
-            let difference = point.after - point.before;
-            let change = if of.is_share() { difference } else { difference / point.before };
+            let (before, after) = (of.to_display(point.before), of.to_display(point.after));
+            let change = of.change(before, after);
             HistoryChange {
                 run: places[point.index],
-                before: of.to_display(point.before),
-                after: of.to_display(point.after),
+                before,
+                after,
                 change,
                 p_value: point.p_value,
                 is_regression: if of.is_cost() { change > margin } else { change < -margin },
