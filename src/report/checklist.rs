@@ -10,7 +10,7 @@
 //! | duration | the figures cover 60 s |
 //! | hardware | GPU and number of GPUs are stated |
 //! | precision | the precision of the weights is stated |
-//! | batch settings | the engine's flags are stated |
+//! | batch settings | `--meta` states the engine's flags, or the server reports settings of its batch |
 //! | both phases | TTFT and TPOT were measured |
 
 use schemars::JsonSchema;
@@ -19,6 +19,7 @@ use serde::Serialize;
 use super::RequestSummary;
 use super::ascii_plot::with_thousands;
 use super::context::{FactName, ReportContext};
+use super::engine_facts;
 use super::metric::ReportMetric;
 use super::source::ReportSource;
 use super::time_course::TimeCourse;
@@ -97,7 +98,7 @@ pub(super) fn rows(input: &ChecklistInput<'_>) -> Vec<ChecklistRow> {
         row("duration", "the figures cover at least 60 s", input.duration()),
         row("hardware", "the hardware is stated", input.stated(&[FactName::Gpu, FactName::GpuCount])),
         row("precision", "the precision is stated", input.stated(&[FactName::Precision])),
-        row("batch_settings", "the engine's batch settings are stated", input.stated(&[FactName::EngineFlags])),
+        row("batch_settings", "the engine's batch settings are stated", input.batch_settings()),
         row("both_phases", "prefill and decode were measured", input.phases()),
     ]
 }
@@ -203,6 +204,16 @@ impl ChecklistInput<'_> {
         }
         let keys: Vec<String> = missing.iter().map(|fact| format!("--meta {}=…", fact.key())).collect();
         (ChecklistAnswer::Unknown, format!("not stated; {} states it", keys.join(" ")))
+    }
+
+    /// A server that reports other settings alone, as vLLM its `max_model_len`, leaves its batch unknown.
+    fn batch_settings(&self) -> Answer {
+        let (answer, evidence) = self.stated(&[FactName::EngineFlags]);
+        if answer == ChecklistAnswer::Met && !self.sources.iter().all(engine_facts::state_batch_settings) {
+            let what = format!("the server reports {evidence} alone; --meta engine_flags=… states the batch");
+            return (ChecklistAnswer::Unknown, what);
+        }
+        (answer, evidence)
     }
 
     fn phases(&self) -> Answer {

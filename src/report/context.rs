@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::ascii_plot::replace_unprintable;
+use super::engine_facts;
 use super::source::ReportSource;
 use crate::measure::calendar::utc;
 
@@ -181,8 +182,7 @@ impl FactName {
             | Self::Parallelism
             | Self::Model
             | Self::Engine
-            | Self::EngineVersion
-            | Self::EngineFlags => Some(self.key()),
+            | Self::EngineVersion => Some(self.key()),
             _ => None,
         }
     }
@@ -219,11 +219,12 @@ impl ReportContext {
         let mut context = Self::default();
         for name in FactName::ALL {
             let values = sources.iter().filter_map(|source| fact(source, name));
-            context.set(name, joined(values));
+            context.set(name, joined(values, MAX_NAMES));
         }
+        context.set(FactName::EngineFlags, engine_facts::flags(sources));
         context.set(FactName::Duration, (seconds > 0.0).then(|| format!("{seconds:.1} s measured")));
         if context.get(FactName::Model).is_none() {
-            context.set(FactName::Model, joined(models.iter().cloned()));
+            context.set(FactName::Model, joined(models.iter().cloned(), MAX_NAMES));
         }
         context
     }
@@ -265,16 +266,16 @@ impl ReportContext {
     }
 }
 
-/// Different values in their order, separated by commas.
-fn joined(values: impl Iterator<Item = String>) -> Option<String> {
+/// Different values in their order, separated by commas, of which at most `shown` are named.
+pub(super) fn joined(values: impl Iterator<Item = String>, shown: usize) -> Option<String> {
     let mut different: Vec<String> = Vec::new();
     for value in values {
         if !different.contains(&value) {
             different.push(value);
         }
     }
-    let more = different.len().saturating_sub(MAX_NAMES);
-    different.truncate(MAX_NAMES);
+    let more = different.len().saturating_sub(shown);
+    different.truncate(shown);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     (!different.is_empty()).then(|| different.join(", ") + &more)
 }
@@ -284,16 +285,17 @@ fn fact(source: &ReportSource, name: FactName) -> Option<String> {
     if let Some(value) = name.meta_key().and_then(|key| source.meta.get(key)) {
         return Some(value.clone());
     }
-    let (load, engines) = (&source.load, &source.engines);
+    let load = &source.load;
+    let of_engines = |of: fn(&Value) -> Option<String>| joined(source.engines.values().filter_map(of), MAX_NAMES);
     match name {
         FactName::Date => source.started_unix_ns.map(utc),
         FactName::Command => (!source.command.is_empty()).then(|| shell_words(&source.command)),
-        FactName::Target => joined(source.targets.iter().cloned()),
-        FactName::Model => joined(engines.values().filter_map(|engine| text_at(engine, MODEL_FIELDS))),
-        FactName::Engine => joined(engines.values().filter_map(engine_name)),
-        FactName::EngineVersion => joined(engines.values().filter_map(|engine| text_at(engine, VERSION_FIELDS))),
-        FactName::Precision => joined(engines.values().filter_map(|engine| text_at(engine, PRECISION_FIELDS))),
-        FactName::Parallelism => joined(engines.values().filter_map(parallelism)),
+        FactName::Target => joined(source.targets.iter().cloned(), MAX_NAMES),
+        FactName::Model => of_engines(engine_facts::model),
+        FactName::Engine => of_engines(engine_facts::name),
+        FactName::EngineVersion => of_engines(engine_facts::version),
+        FactName::Precision => of_engines(engine_facts::precision),
+        FactName::Parallelism => of_engines(engine_facts::parallelism),
         FactName::Arrivals => load.arrivals.clone(),
         FactName::Rate => load.rate.clone(),
         FactName::Concurrency => match load.concurrency.or(source.slots) {
@@ -319,73 +321,6 @@ fn fact(source: &ReportSource, name: FactName) -> Option<String> {
             None
         }
     }
-}
-
-/// Paths in what servers report about themselves: (endpoint, JSON pointer).
-const MODEL_FIELDS: &[(&str, &str)] = &[
-    ("/v1/models", "/id"),
-    ("/server_info", "/served_model_name"),
-    ("/info", "/model_id"),
-    ("/props", "/model_alias"),
-];
-const VERSION_FIELDS: &[(&str, &str)] = &[
-    ("/version", "/version"),
-    ("/server_info", "/version"),
-    ("/get_server_info", "/version"),
-    ("/info", "/version"),
-    ("/props", "/build_info"),
-    ("/api/version", "/version"),
-];
-const PRECISION_FIELDS: &[(&str, &str)] = &[
-    ("/server_info", "/dtype"),
-    ("/get_server_info", "/dtype"),
-    ("/info", "/model_dtype"),
-    ("/v1/models", "/meta/ftype"),
-];
-
-/// An endpoint that only one engine has.
-const ENGINE_ENDPOINTS: [(&str, &str); 5] = [
-    ("/server_info", "SGLang"),
-    ("/get_server_info", "SGLang"),
-    ("/props", "llama.cpp"),
-    ("/info", "TGI"),
-    ("/api/version", "Ollama"),
-];
-
-/// The limit on prompt and output tokens that a server reports.
-const MAX_MODEL_LEN_FIELDS: &[(&str, &str)] = &[
-    ("/v1/models", "/max_model_len"),
-    ("/server_info", "/context_length"),
-    ("/get_server_info", "/context_length"),
-    ("/info", "/max_total_tokens"),
-    ("/v1/models", "/meta/n_ctx"),
-];
-
-/// The smallest limit on prompt and output tokens among the servers of a source.
-pub(super) fn max_model_len(source: &ReportSource) -> Option<u64> {
-    let limit = |engine: &Value| text_at(engine, MAX_MODEL_LEN_FIELDS)?.parse().ok();
-    source.engines.values().filter_map(limit).min()
-}
-
-fn text_at(engine: &Value, fields: &[(&str, &str)]) -> Option<String> {
-    fields.iter().find_map(|(endpoint, pointer)| match engine.get(endpoint)?.pointer(pointer)? {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        _ => None,
-    })
-}
-
-/// vLLM and others state their name as the owner of the model.
-fn engine_name(engine: &Value) -> Option<String> {
-    let endpoint = ENGINE_ENDPOINTS.iter().find(|(endpoint, _)| engine.get(endpoint).is_some());
-    endpoint.map(|(_, name)| (*name).to_owned()).or_else(|| text_at(engine, &[("/v1/models", "/owned_by")]))
-}
-
-fn parallelism(engine: &Value) -> Option<String> {
-    let info = engine.get("/server_info").or_else(|| engine.get("/get_server_info"))?;
-    let sizes = ["tp", "dp", "pp", "ep"].map(|kind| (kind, info.get(format!("{kind}_size")).and_then(Value::as_u64)));
-    let sizes: Vec<String> = sizes.into_iter().filter_map(|(kind, size)| Some(format!("{kind}={}", size?))).collect();
-    (!sizes.is_empty()).then(|| sizes.join(" "))
 }
 
 /// The load generator's machine in one line.

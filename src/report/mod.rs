@@ -72,6 +72,7 @@ pub mod csv;
 pub mod definitions;
 pub mod diagnosis;
 pub mod distribution;
+mod engine_facts;
 pub mod fidelity;
 pub mod filter;
 pub mod group_by;
@@ -331,7 +332,7 @@ impl Report {
         let fidelity = fidelity.finish(whole, closed_loop);
         let facts = DiagnosisFacts {
             offered_prefix_share: fidelity.as_ref().and_then(|of| of.prefix).map(|prefix| prefix.offered_share),
-            max_model_len: sources.iter().filter_map(context::max_model_len).min(),
+            max_model_len: sources.iter().filter_map(engine_facts::max_model_len).min(),
             refused_tokens: std::mem::take(&mut refusals.tokens),
             refused: refusals.count,
             closed_loop,

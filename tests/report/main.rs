@@ -6,6 +6,7 @@ mod aiperf_time_slices;
 mod checklist;
 mod compare;
 mod diagnosis;
+mod engine_facts;
 mod fidelity;
 mod figures;
 mod llmd;

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::context::{FactName, UNKNOWN};
+use super::super::engine_facts;
 use super::super::request_point::RequestPoint;
 use super::ComparedRun;
 use crate::stats::length_histogram::LengthHistogram;
@@ -89,14 +90,28 @@ fn fact_difference(name: FactName, before: &[ComparedRun], after: &[ComparedRun]
     if PER_RUN.contains(&name) {
         return None;
     }
-    let side = |runs: &[ComparedRun]| {
-        let values: BTreeSet<&str> = runs.iter().filter_map(|run| run.context.get(name)).collect();
-        values.into_iter().collect::<Vec<_>>().join(", ")
+    let mut sides = [before, after].map(|runs| side_values(name, runs));
+    if name == FactName::EngineFlags {
+        let shared: Vec<&str> = sides[0].intersection(&sides[1]).copied().collect();
+        sides.iter_mut().for_each(|side| side.retain(|flag| !shared.contains(flag)));
+    }
+    let text = |side: BTreeSet<&str>| match side.is_empty() {
+        true => UNKNOWN.to_owned(),
+        false => side.into_iter().collect::<Vec<_>>().join(", "),
     };
-    let or_unknown = |text: String| if text.is_empty() { UNKNOWN.to_owned() } else { text };
     let captures = before.iter().chain(after).any(ComparedRun::is_capture);
     let workload = name.describes_load() && !captures;
-    difference(name.label(), or_unknown(side(before)), or_unknown(side(after)), workload)
+    let [before, after] = sides.map(text);
+    difference(name.label(), before, after, workload)
+}
+
+/// Values of a fact. Flags are one value each, because a server reports many and a change is of few.
+fn side_values(name: FactName, runs: &[ComparedRun]) -> BTreeSet<&str> {
+    let values = runs.iter().filter_map(|run| run.context.get(name));
+    match name {
+        FactName::EngineFlags => values.flat_map(engine_facts::split_flags).collect(),
+        _ => values.collect(),
+    }
 }
 
 fn token_sources(runs: &[ComparedRun]) -> String {
