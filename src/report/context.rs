@@ -213,14 +213,20 @@ impl Serialize for ReportContext {
 }
 
 impl ReportContext {
-    /// Collects the facts of the sources. `models` are the models that requests named, and `seconds` is the measured
-    /// time.
-    pub fn of(sources: &[ReportSource], models: &BTreeSet<String>, seconds: f64) -> Self {
+    /// Collects the facts of the sources. Where sources differ, a fact has each value. `models` are the models that
+    /// requests named, and `seconds` is the measured time.
+    pub fn of<'a>(
+        sources: impl IntoIterator<Item = &'a ReportSource, IntoIter: Clone>,
+        models: &BTreeSet<String>,
+        seconds: f64,
+    ) -> Self {
+        let sources = sources.into_iter();
         let mut context = Self::default();
         for name in FactName::ALL {
-            let values = sources.iter().filter_map(|source| fact(source, name));
+            let values = sources.clone().filter_map(|source| fact(source, name));
             context.set(name, joined(values, MAX_NAMES));
         }
+        context.set(FactName::Date, dates(sources.clone()));
         context.set(FactName::EngineFlags, engine_facts::flags(sources));
         context.set(FactName::Duration, (seconds > 0.0).then(|| format!("{seconds:.1} s measured")));
         if context.get(FactName::Model).is_none() {
@@ -280,6 +286,13 @@ pub(super) fn joined(values: impl Iterator<Item = String>, shown: usize) -> Opti
     (!different.is_empty()).then(|| different.join(", ") + &more)
 }
 
+/// The first start, and the last one if it differs.
+fn dates<'a>(sources: impl Iterator<Item = &'a ReportSource> + Clone) -> Option<String> {
+    let started = || sources.clone().filter_map(|source| source.started_unix_ns);
+    let (first, last) = (utc(started().min()?), utc(started().max()?));
+    Some(if first == last { first } else { format!("{first} to {last}") })
+}
+
 /// One fact of one source.
 fn fact(source: &ReportSource, name: FactName) -> Option<String> {
     if let Some(value) = name.meta_key().and_then(|key| source.meta.get(key)) {
@@ -288,7 +301,6 @@ fn fact(source: &ReportSource, name: FactName) -> Option<String> {
     let load = &source.load;
     let of_engines = |of: fn(&Value) -> Option<String>| joined(source.engines.values().filter_map(of), MAX_NAMES);
     match name {
-        FactName::Date => source.started_unix_ns.map(utc),
         FactName::Command => (!source.command.is_empty()).then(|| shell_words(&source.command)),
         FactName::Target => joined(source.targets.iter().cloned(), MAX_NAMES),
         FactName::Model => of_engines(engine_facts::model),
@@ -317,9 +329,12 @@ fn fact(source: &ReportSource, name: FactName) -> Option<String> {
         FactName::TraceDigest => source.trace_digest.clone(),
         FactName::Machine => machine(&source.machine),
         FactName::StreamgaugeVersion => source.version.clone(),
-        FactName::EngineFlags | FactName::Gpu | FactName::GpuCount | FactName::Interconnect | FactName::Duration => {
-            None
-        }
+        FactName::Date
+        | FactName::EngineFlags
+        | FactName::Gpu
+        | FactName::GpuCount
+        | FactName::Interconnect
+        | FactName::Duration => None,
     }
 }
 

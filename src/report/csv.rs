@@ -5,6 +5,7 @@
 //! and `production` with `--source`. Sessions with several turns have the scope `sessions`. Server metrics have the scope `server=URL`, or `from=10s;server=URL` in a slice.
 
 use super::ascii_plot::replace_unprintable;
+use super::context::ReportContext;
 use super::distribution::{MetricDistribution, percentile_name};
 use super::fidelity::Fidelity;
 use super::servers::{ServerSummary, Trend};
@@ -15,9 +16,7 @@ use crate::stats::interval::Interval;
 /// Renders the report.
 pub fn render(report: &Report) -> String {
     let mut text = "scope,metric,unit,stat,value\n".to_owned();
-    for (name, value) in report.context.facts() {
-        text += &format!("context,{},,,{}\n", name.key(), field(value));
-    }
+    context(&mut text, &report.context);
     summary(&mut text, "all", &report.whole);
     report.servers.iter().for_each(|of| server(&mut text, &format!("server={}", of.url), of));
     if let Some(sessions) = &report.sessions {
@@ -43,6 +42,13 @@ pub fn render(report: &Report) -> String {
         summary(&mut text, &values.join(";"), &group.summary);
     }
     text
+}
+
+/// One line per fact.
+pub(super) fn context(text: &mut String, context: &ReportContext) {
+    for (name, value) in context.facts() {
+        *text += &format!("context,{},,,{}\n", name.key(), field(value));
+    }
 }
 
 pub(super) fn summary(text: &mut String, scope: &str, summary: &RequestSummary) {

@@ -115,9 +115,10 @@ pub(super) fn max_model_len(source: &ReportSource) -> Option<u64> {
 }
 
 /// The flags of all servers: those of `--meta` first, then what the servers report, each different one once.
-pub(super) fn flags(sources: &[ReportSource]) -> Option<String> {
-    let stated = sources.iter().filter_map(|source| source.meta.get(META_KEY).cloned());
-    joined(stated.chain(sources.iter().flat_map(|source| source.engines.values().flat_map(reported_flags))), usize::MAX)
+pub(super) fn flags<'a>(sources: impl Iterator<Item = &'a ReportSource> + Clone) -> Option<String> {
+    let stated = sources.clone().filter_map(|source| source.meta.get(META_KEY).cloned());
+    let reported = sources.flat_map(|source| source.engines.values()).flat_map(reported_flags);
+    joined(stated.chain(reported), usize::MAX)
 }
 
 /// Key of `--meta` that states flags.

@@ -20,7 +20,7 @@ use crate::stats::interval::{Interval, NotEnoughData};
 pub const PERCENTILES: [f64; 6] = [50.0, 90.0, 95.0, 99.0, 99.9, 99.99];
 
 /// Width of the label column.
-const LABEL: usize = 13;
+pub(super) const LABEL: usize = 13;
 /// Least share of gaps of 0 that is worth a sentence.
 const MIN_ZERO_GAP_SHARE: f64 = 0.1;
 /// Width of the verdict column.

@@ -7,6 +7,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use streamgauge::measure::record::{CountSource, Outcome};
 use streamgauge::measure::server_metrics::ServerMetric;
+use streamgauge::report::context::ReportContext;
 use streamgauge::report::plan::arrivals::{ArrivalWindow, Arrivals};
 use streamgauge::report::plan::fleet::{Fleet, ReplicaCost, missed_requests};
 use streamgauge::report::plan::load_mix::LoadMix;
@@ -71,6 +72,7 @@ fn sweep_of(levels: Vec<MeasuredLevel>) -> MeasuredSweep {
         is_closed_loop: false,
         is_finished: true,
         gpus: None,
+        context: ReportContext::default(),
     }
 }
 
@@ -579,4 +581,26 @@ fn names_from_files_reach_no_page_and_no_terminal_unescaped() {
     assert!(page.contains("&lt;img&gt;") && !page.contains("<img>"));
     assert!(!text::render(&plan, TextLayout { width: 80, plain: true }).contains('\u{1b}'));
     assert!(!streamgauge::report::plan::markdown::render(&plan).contains(['\u{1b}', '<']));
+}
+
+#[test]
+fn a_plan_begins_with_what_its_sweep_was_measured_with_in_every_form() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = sweep(folder.path());
+    for (run, seed) in [("rate-10", 1), ("rate-20", 2)] {
+        let run_file = json!({"version": "0.1.0", "meta": {"gpu": "H100", "gpu_count": "4"}, "seed": seed});
+        fs::write(path.join("runs").join(run).join("run.json"), run_file.to_string()).unwrap();
+    }
+    let args = ["--slo", "chat: ttft<=500ms"];
+    let shown = |format: &[&str]| plan(&path, "5/s", &[&args, format].concat());
+    let json = parsed(&shown(&["--json"]));
+    let facts = ["gpu", "gpu_count", "seed", "streamgauge_version", "engine"];
+    let expected = [json!("H100"), json!("4"), json!("1, 2"), json!("0.1.0"), Value::Null];
+    assert_eq!(facts.map(|fact| json["context"][fact].clone()), expected);
+    let text = shown(&[]).stdout;
+    assert!(text.find("GPU          H100\n").unwrap() < text.find("\nplan         ").unwrap(), "{text}");
+    let markdown = shown(&["--markdown"]).stdout;
+    assert!(markdown.find("- **GPU** H100\n").unwrap() < markdown.find("- **plan** ").unwrap(), "{markdown}");
+    let html = shown(&["--html"]).stdout;
+    assert!(html.find("<dd>H100</dd>").unwrap() < html.find("<dt>plan</dt>").unwrap());
 }

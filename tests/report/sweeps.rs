@@ -195,3 +195,49 @@ fn series_are_told_apart_by_what_the_others_lack() {
     assert!(page.contains("data-series=\"[&quot;--osl 32&quot;,&quot;--osl 64&quot;]\""), "{page}");
     assert!(page.contains("The SLO allows 120ms."), "{page}");
 }
+
+/// Writes the same `run.json` to each run, with its own rate and settings of the server.
+fn describe(sweep: &Path, runs: &[(&str, &str, u32)]) {
+    for (run, rate, max_running_requests) in runs {
+        let run_file = json!({
+            "version": "0.1.0", "targets": ["http://h"], "meta": {"gpu": "H100"}, "seed": 7,
+            "engines": {"http://h": {"/server_info": {"version": "0.5.9", "max_running_requests": max_running_requests}}},
+            "load": {"arrivals": "poisson", "rate": rate},
+        });
+        fs::write(sweep.join("runs").join(run).join("run.json"), run_file.to_string()).unwrap();
+    }
+}
+
+#[test]
+fn a_report_begins_with_what_its_levels_share_and_states_where_they_differ_in_every_form() {
+    let folder = tempfile::tempdir().unwrap();
+    let levels = [json!({"name": "slow", "rate": 10.0}), json!({"name": "fast", "rate": 20.0})];
+    let path = sweep(folder.path(), &levels, &[("slow", 1, 100), ("fast", 1, 100)]);
+    describe(&path, &[("slow-1", "10/s", 64), ("fast-1", "20/s", 32)]);
+    let shown = path.to_str().unwrap();
+    let report: Value = serde_json::from_str(&stdout(&["report", shown, "--json"])).unwrap();
+    let facts = ["engine", "engine_version", "engine_flags", "gpu", "rate", "seed", "streamgauge_version", "machine"];
+    let expected = [
+        json!("SGLang"),
+        json!("0.5.9"),
+        json!("max_running_requests=64, max_running_requests=32"),
+        json!("H100"),
+        json!("10/s, 20/s"),
+        json!("7"),
+        json!("0.1.0"),
+        Value::Null,
+    ];
+    assert_eq!(facts.map(|fact| report["context"][fact].clone()), expected);
+    let text = stdout(&["report", shown]);
+    let [engine, sweep] = ["engine       SGLang 0.5.9\n", "\nsweep        "].map(|line| text.find(line).unwrap());
+    assert!(engine < sweep && text.contains("\nrate         10/s, 20/s\n"), "{text}");
+    let markdown = stdout(&["report", shown, "--markdown"]);
+    assert!(markdown.find("- **rate** 10/s, 20/s\n").unwrap() < markdown.find("- **sweep** ").unwrap(), "{markdown}");
+    let csv = stdout(&["report", shown, "--csv"]);
+    assert!(
+        csv.contains("\ncontext,rate,,,\"10/s, 20/s\"\n") && csv.contains("\ncontext,machine,,,unknown\n"),
+        "{csv}"
+    );
+    let html = stdout(&["report", shown, "--html"]);
+    assert!(html.find("<dd>10/s, 20/s</dd>").unwrap() < html.find("<dt>sweep</dt>").unwrap());
+}

@@ -11,6 +11,7 @@ const MAX_WINDOWS: usize = 640;
 /// Renders the page.
 pub fn render(plan: &CapacityPlan) -> String {
     let mut page = Page::new(&format!("Streamgauge plan: {}", plan.traffic.source));
+    page.lines(plan.context.lines());
     page.lines(tables::lines(plan));
     plan.warnings.iter().for_each(|warning| page.warning(warning, &warning.text));
     let usable = plan.capacity.rate * (1.0 - plan.reserves.headroom);

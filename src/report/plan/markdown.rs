@@ -7,7 +7,7 @@ use crate::report::warnings::WarningText;
 
 /// Renders the plan.
 pub fn render(plan: &CapacityPlan) -> String {
-    let mut text = bullet_list(tables::lines(plan));
+    let mut text = bullet_list(plan.context.lines()) + "\n" + &bullet_list(tables::lines(plan));
     text += &pipe_table(&tables::levels(plan));
     text += &pipe_table(&tables::alternatives(plan));
     for effect in &plan.effects {

@@ -1,11 +1,13 @@
 //! A sweep's folder as levels of one replica.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::measured_level::{LevelFold, LevelWithoutResult, MeasuredLevel};
 use super::objective::{PlanObjective, criteria};
 use crate::measure::slo::Slo;
 use crate::measure::slo::criteria::Criteria;
+use crate::report::context::ReportContext;
 use crate::report::sweep::file::{SweepFile, SweepLevel};
 use crate::report::sweep::{DEFAULT_GOODPUT_GOAL, SweepError, read_run};
 
@@ -66,6 +68,8 @@ pub struct MeasuredSweep {
     pub is_finished: bool,
     /// GPUs of the replica, by `--meta gpu_count`.
     pub gpus: Option<u32>,
+    /// The load, the server and the machines of its runs.
+    pub context: ReportContext,
 }
 
 impl MeasuredSweep {
@@ -87,9 +91,13 @@ impl MeasuredSweep {
         let goals = goals(file, objectives).map_err(MeasuredSweepError::Objectives)?;
         let slos: Vec<Slo> = objectives.iter().flat_map(PlanObjective::slos).collect();
         let mut folds: Vec<(String, LevelFold)> = Vec::new();
+        let (mut sources, mut models, mut seconds) = (Vec::new(), BTreeSet::new(), 0.0);
         let (mut gpus, mut shown, mut has_slo) = (None, Vec::new(), goals.gaps().next().is_some());
         for run in &file.runs {
-            let result = read_run(&folder.join(&run.folder), &slos, &goals)?;
+            let mut result = read_run(&folder.join(&run.folder), &slos, &goals)?;
+            sources.push(result.source.clone());
+            models.append(&mut result.models);
+            seconds += result.seconds;
             gpus = gpus.or_else(|| result.source.meta.get("gpu_count")?.parse().ok());
             has_slo |= result.slos.iter().next().is_some();
             shown = result
@@ -121,7 +129,9 @@ impl MeasuredSweep {
             Some(_) => file.answer.is_some(),
             None => file.ended_at.is_some() || file.plan.levels.iter().all(is_run),
         };
-        Ok(Self { path, goals: goals.to_string(), slos: shown, levels, left_out, is_closed_loop, is_finished, gpus })
+        let context = ReportContext::of(&sources, &models, seconds);
+        let goals = goals.to_string();
+        Ok(Self { path, goals, slos: shown, levels, left_out, is_closed_loop, is_finished, gpus, context })
     }
 }
 

@@ -15,6 +15,7 @@
 //!
 //! | key | content |
 //! |---|---|
+//! | `context` | of the sweep, as in its report |
 //! | `measured` | `path`, `goals`, `slos`, `levels[]`: `name`, `rate`, `throughput`, `requests`, `verdict` (`held`, `held_unsure`, `missed_unsure`, `missed`, `saturated`), `miss_share`, `output_tokens_per_second`, `good_tokens_per_request`, `watts`; `left_out[]`, levels that show nothing: `name`, `reason`; `mix` at the level of the capacity: `input_tokens`, `output_tokens` (means), `later_turn_share`, `cached_share` |
 //! | `capacity` | of one replica, in requests/s: `rate`, `low`, `high`, `at_least` |
 //! | `traffic` | `source`, `is_constant`, `requests`, `seconds`, `window_s`, `mean_rate`, `peak_rate`, `requests_per_day`, `sample` (share of sessions that the capture kept; the arrivals are of all), `mix` |
@@ -58,6 +59,7 @@ mod warnings;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::context::ReportContext;
 use super::warnings::WarningText;
 use alternative::{AlternativePlan, RawThroughput};
 use arrivals::Arrivals;
@@ -99,6 +101,8 @@ impl Traffic {
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct CapacityPlan {
     streamgauge_plan: u32,
+    /// The load, the server and the machines of the sweep.
+    pub context: ReportContext,
     /// The sweep.
     pub measured: PlanMeasurement,
     /// Capacity of one replica.
@@ -248,6 +252,7 @@ impl CapacityPlan {
         let differences = traffic.mix.as_ref().map(|mix| load_mix::differences(&level.mix, mix)).unwrap_or_default();
         let mut plan = Self {
             streamgauge_plan: VERSION,
+            context: sweep.context.clone(),
             traffic: TrafficSummary::of(traffic),
             fleet,
             constant_fleet: Fleet::constant(timeline.peak(), &cost),

@@ -3,11 +3,9 @@
 use super::resample::resample;
 use super::{CapacityPlan, PlanWindow, tables};
 use crate::report::ascii_plot::{columns, replace_unprintable};
-use crate::report::text::{TextLayout, aligned, named_lines};
+use crate::report::text::{LABEL, TextLayout, aligned, named_lines};
 use crate::report::warnings::WarningText;
 
-/// Width of the label column.
-pub(super) const LABEL: usize = 12;
 /// Lines of the plot.
 const HEIGHT: u64 = 6;
 /// Most columns of the plot.
@@ -15,7 +13,7 @@ const MAX_WIDTH: usize = 72;
 
 /// Renders the plan.
 pub fn render(plan: &CapacityPlan, screen: TextLayout) -> String {
-    let mut text = named_lines(tables::lines(plan), LABEL);
+    let mut text = named_lines(plan.context.lines(), LABEL) + "\n" + &named_lines(tables::lines(plan), LABEL);
     text += &format!("\n{}", aligned(&tables::levels(plan)));
     text += &over_time(&plan.over_time, screen);
     text += &format!("\n{}", aligned(&tables::alternatives(plan)));

@@ -1,15 +1,16 @@
 //! A sweep as CSV, with the five columns of a report, and as Markdown.
 
-use super::super::csv::{field, summary};
+use super::super::csv::{context, field, summary};
 use super::super::markdown::{bullet_list, escaped, pipe_table};
 use super::super::text::sentence;
 use super::Sweep;
 use super::decision;
 use super::text::{lines, more_tables, table, warning_text};
 
-/// Renders CSV. The scope is `level=rate-4` or `level=rate-4;target=A`.
+/// Renders CSV. The scope is `context`, or `level=rate-4` or `level=rate-4;target=A`.
 pub fn csv(sweep: &Sweep) -> String {
     let mut text = "scope,metric,unit,stat,value\n".to_owned();
+    context(&mut text, &sweep.context);
     for point in &sweep.levels {
         let target = point.target.map_or(String::new(), |target| format!(";target={target}"));
         let scope = format!("level={}{target}", point.level.name);
@@ -42,7 +43,7 @@ pub fn csv(sweep: &Sweep) -> String {
 
 /// Renders Markdown, with the decision record of a matrix.
 pub fn markdown(sweep: &Sweep) -> String {
-    let mut text = bullet_list(lines(sweep));
+    let mut text = bullet_list(sweep.context.lines()) + "\n" + &bullet_list(lines(sweep));
     text += &pipe_table(&table(sweep));
     text.extend(more_tables(sweep).iter().map(|table| pipe_table(table)));
     text.extend(decision::record(sweep));

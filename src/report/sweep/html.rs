@@ -35,6 +35,7 @@ impl SweepChartFacts {
 /// Renders the page.
 pub fn render(sweep: &Sweep) -> String {
     let mut page = Page::new(&format!("Streamgauge sweep: {}", sweep.path));
+    page.lines(sweep.context.lines());
     page.lines(lines(sweep));
     for doubt in &sweep.warnings {
         page.warning(&doubt.warning, &warning_text(doubt));

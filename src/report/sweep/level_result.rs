@@ -1,5 +1,6 @@
 //! Aggregates one run of a sweep.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::super::accumulate::{Accumulator, AccumulatorSettings, RequestStats};
@@ -36,6 +37,8 @@ pub struct LevelResult {
     /// Each objective of the SLOs alone; its counts follow those of the SLOs.
     pub(in crate::report) objectives: Vec<Slo>,
     pub(in crate::report) source: ReportSource,
+    /// Models that requests named.
+    pub(in crate::report) models: BTreeSet<String>,
     pub(in crate::report) points: Vec<RequestPoint>,
     /// Growth of the load, if it grew.
     pub growth: Option<LoadGrowth>,
@@ -62,9 +65,9 @@ pub fn read_run(run: &Path, slos: &[Slo], goals: &Criteria) -> Result<LevelResul
     let mut fold = Accumulator::new(AccumulatorSettings { slos: judged, ..AccumulatorSettings::default() });
     let source = read(vec![opened], &mut fold)?.remove(0);
     let growth = request_growth(&fold.load_samples(), fold.warm_up.first_sent).filter(|_| !source.closed_loop);
-    let (figures, points) = (fold.total, fold.points);
+    let Accumulator { total: figures, points, models, .. } = fold;
     let (first, last) = figures.window.unwrap_or_default();
-    Ok(LevelResult { figures, seconds: secs(last) - secs(first), slos, objectives, source, points, growth })
+    Ok(LevelResult { figures, seconds: secs(last) - secs(first), slos, objectives, source, models, points, growth })
 }
 
 impl LevelResult {

@@ -26,6 +26,7 @@
 //!
 //! | key | content |
 //! |---|---|
+//! | `context` | as in a report; where levels differ, a fact has each value |
 //! | `path`, `plan`, `answer`, `ended_at` | the folder, and the content of its `sweep.json` ([`mod@file`]) |
 //! | `goals` | goals that levels are judged by |
 //! | `levels[]` | `level` ([`mod@file`]), `target` (`A` or `B`, if there are two), `runs`, `sustained`, `not_measured`, `meets`, `sure`, `verdict`, `objectives[]`, `growth` (`per_second`, `t`), `not_valid`, `front`, `knee`, `servers` (`kv_usage`, `gpu_utilization`, `preemptions`), `evicted_prefixes`, and every key of a report from `requests` to `metrics` |
@@ -57,6 +58,7 @@ mod server_load;
 mod sweep_series;
 mod text;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use schemars::JsonSchema;
@@ -66,6 +68,7 @@ use serde_json::{Value, json};
 use super::accumulate::AccumulatorSettings;
 use super::compare::level_comparison::{LevelComparisons, LevelComparisonsDocument, LevelSides};
 use super::compare::{ComparisonSettings, DEFAULT_MARGIN};
+use super::context::ReportContext;
 use super::warnings::{self, ReportWarning, WarningText};
 use super::{PERCENTILES, RequestSummary};
 use crate::measure::slo::criteria::Criteria;
@@ -114,6 +117,8 @@ impl SweepReportOptions {
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Sweep {
     streamgauge_sweep_report: u32,
+    /// Facts of all levels; where levels differ, a fact has each value.
+    context: ReportContext,
     path: String,
     plan: SweepSpec,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -165,10 +170,11 @@ impl Sweep {
         let percentiles = percentiles(&options.percentiles);
         let targets = compare_targets(folder, &file, options)?;
         let expectations = expectations(folder, &file, &comparison_slos(&file, options))?;
-        let mut all: Vec<LevelRuns> = Vec::new();
+        let (mut all, mut models) = (Vec::<LevelRuns>::new(), BTreeSet::new());
         let listed = options.goals.clone().unwrap_or_else(|| file.listed_goals());
         for run in file.runs {
-            let one = read_run(&folder.join(&run.folder), &options.slos, &listed)?;
+            let mut one = read_run(&folder.join(&run.folder), &options.slos, &listed)?;
+            models.append(&mut one.models);
             let same = |of: &LevelRuns| of.level.name == run.level.name && of.target == run.target;
             let at = all.iter().position(same).unwrap_or(all.len());
             if at == all.len() {
@@ -190,6 +196,8 @@ impl Sweep {
         all.sort_by(|a, b| {
             a.target.cmp(&b.target).then_with(|| load(&file.plan, &a.level).total_cmp(&load(&file.plan, &b.level)))
         });
+        let seconds = all.iter().map(|level| level.seconds).sum();
+        let context = ReportContext::of(all.iter().flat_map(|level| &level.sources), &models, seconds);
         let chart_facts = SweepChartFacts::of(&all, goals.as_ref());
         let mut warnings = Vec::new();
         let two = file.plan.targets.len() > 1;
@@ -210,6 +218,7 @@ impl Sweep {
         let goals = goals.map(|goals| goals.to_string());
         Ok(Self {
             streamgauge_sweep_report: VERSION,
+            context,
             path: folder.display().to_string(),
             plan: file.plan,
             answer: file.answer,

@@ -3,15 +3,13 @@
 use super::super::ascii_plot::{format_percent, format_value, needs_log_scale, replace_unprintable, scatter};
 use super::super::distribution::percentile_name;
 use super::super::metric::{MetricUnit, ReportMetric};
-use super::super::text::{TextLayout, aligned, named_lines};
+use super::super::text::{LABEL, TextLayout, aligned, named_lines};
 use super::expectation::ExpectationResult;
 use super::level_summary::{LevelSummary, same_series};
 use super::objective_limit::ObjectiveLimit;
 use super::operating_point::OperatingPoint;
 use super::{LevelComparisons, LevelWarning, Sweep};
 
-/// Width of the label column.
-const LABEL: usize = 13;
 /// Lines of the plot.
 const HEIGHT: usize = 10;
 /// Columns of the plot.
@@ -19,7 +17,7 @@ const WIDTH: usize = 60;
 
 /// Renders the sweep.
 pub fn render(sweep: &Sweep, screen: TextLayout) -> String {
-    let mut text = named_lines(lines(sweep), LABEL);
+    let mut text = named_lines(sweep.context.lines(), LABEL) + "\n" + &named_lines(lines(sweep), LABEL);
     let table = table(sweep);
     if table.len() > 1 {
         text += &format!("\n{}", with_slo_line(sweep, &aligned(&table), screen));

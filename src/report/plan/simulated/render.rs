@@ -4,12 +4,12 @@ use super::SimulatedPlan;
 use crate::report::markdown::{bullet_list, escaped, pipe_table};
 use crate::report::page::Page;
 use crate::report::plan::{PlanWindow, html as plan_html, markdown as plan_markdown, text as plan_text};
-use crate::report::text::{TextLayout, aligned, named_lines, sentence};
+use crate::report::text::{LABEL, TextLayout, aligned, named_lines, sentence};
 
 /// Renders the plan as text.
 pub fn text(plan: &SimulatedPlan, screen: TextLayout) -> String {
     let mut text = format!("{}\n\n", plan.banner());
-    text += &named_lines(plan.lines(), plan_text::LABEL);
+    text += &named_lines(plan.lines(), LABEL);
     text += &plan_text::over_time(&plan.windows(), screen);
     text += &format!("\n{}", aligned(&plan.size_rows()));
     if !plan.extrapolations.is_empty() {
