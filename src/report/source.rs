@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use super::accumulate::{Accumulator, TooManySlices};
 use super::context::LoadDescription;
+use super::peer_files::detect::PeerFormat;
 use super::peer_files::facts::PeerFacts;
 use super::peer_files::{self, PeerContent, PeerRun};
 use super::request_view::RequestView;
@@ -99,6 +100,9 @@ pub struct ReportSource {
     /// The tool that wrote the file, if it is another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
+    /// The format of that tool's file.
+    #[serde(skip)]
+    pub format: Option<PeerFormat>,
     /// Number of rows.
     pub rows: u64,
     /// Rows in warm-up or cool-down, which count nowhere else.
@@ -250,11 +254,12 @@ impl ReportSource {
     }
 
     /// Builds a source from what a file of another tool reports.
-    fn from_peer(path: String, facts: PeerFacts) -> Self {
+    fn from_peer(path: String, format: PeerFormat, facts: PeerFacts) -> Self {
         let PeerFacts { arrivals, rate, concurrency, isl, osl, .. } = facts;
         Self {
             path,
             tool: Some(facts.tool),
+            format: Some(format),
             targets: facts.targets,
             closed_loop: facts.closed_loop,
             warmed_up: facts.warmed_up,
@@ -358,7 +363,7 @@ impl SourceReader {
             PeerContent::Run(run) => run,
             PeerContent::Summary(summary) => return Err(SourceError::OnlySummary(Box::new(summary))),
         };
-        let source = ReportSource::from_peer(name, run.facts.clone());
+        let source = ReportSource::from_peer(name, run.format, run.facts.clone());
         let rows = RowReader::Peer(Box::new(run));
         Ok(Self { source, path: path.to_owned(), rows, scrapes: None, measured: Window::default() })
     }

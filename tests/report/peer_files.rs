@@ -152,6 +152,83 @@ fn inference_perfs_requests_give_inference_perfs_figures() {
     assert_eq!(ours["metrics"]["itl"]["count"], 169 - 16);
 }
 
+// ------------------------------------------------------------------------------------------------------ two files
+
+/// The differences between two files as (what, before, after).
+fn differences(comparison: &Value) -> Vec<(&str, &str, &str)> {
+    fn text<'a>(of: &'a Value, key: &str) -> &'a str {
+        of[key].as_str().unwrap()
+    }
+    let all = comparison["workload"]["differences"].as_array().unwrap();
+    all.iter().map(|of| (text(of, "what"), text(of, "before"), text(of, "after"))).collect()
+}
+
+fn compared(before: &Path, after: &Path) -> Value {
+    let [before, after] = [before, after].map(|path| path.to_str().unwrap());
+    let (code, stdout, stderr) = streamgauge(&["compare", "--json", before, after]);
+    assert!(code < Some(2), "{stderr}");
+    serde_json::from_str(&stdout).unwrap()
+}
+
+#[test]
+fn files_of_two_tools_differ_in_the_tool_and_in_what_their_latencies_are() {
+    let vllm = data("vllm_bench_serve.json");
+    let comparison = compared(&vllm, &data("profile_export.jsonl"));
+    let expected = [
+        ("model", "tiny", "unknown"),
+        ("arrivals", "closed loop", "unknown"),
+        ("concurrency", "at most 4 open", "unknown"),
+        ("token counts", "tokenizer", "usage"),
+        ("tool", "vllm bench serve", "AIPerf"),
+        ("E2E ends", "at the last token", "at the end of the response"),
+    ];
+    assert_eq!(differences(&comparison), expected);
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/runs/compare/before-1");
+    let comparison = compared(&own, &data("guidellm/constant.json"));
+    let of_measuring: Vec<_> =
+        differences(&comparison).into_iter().skip_while(|(what, ..)| *what != "tool").take(3).collect();
+    let expected = [
+        ("tool", "Streamgauge", "GuideLLM 0.8.1"),
+        ("ITL", "gaps ÷ their tokens", "none: the file has no gaps"),
+        ("TPOT divides by", "tokens after the first event", "tokens − 1"),
+    ];
+    assert_eq!(of_measuring, expected, "both begin at the planned time, and end at the end of the response");
+    let comparison = compared(&own, &data("inference-perf"));
+    let begin = ("TTFT and E2E begin", "at the planned time", "before the connection is made");
+    assert!(differences(&comparison).contains(&begin), "{:?}", differences(&comparison));
+}
+
+#[test]
+fn two_files_of_one_tool_are_compared_by_their_values_and_differ_in_no_definition() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut slower = json_of("vllm_bench_serve.json");
+    for column in ["ttfts", "latencies"] {
+        for value in slower[column].as_array_mut().unwrap() {
+            *value = json!(value.as_f64().unwrap() + 0.1);
+        }
+    }
+    let path = folder.path().join("slower.json");
+    fs::write(&path, slower.to_string()).unwrap();
+    let comparison = compared(&data("vllm_bench_serve.json"), &path);
+    assert_eq!(differences(&comparison), []);
+    let figure = |name: &str| {
+        let figures = comparison["figures"].as_array().unwrap();
+        let of = figures.iter().find(|of| of["figure"] == name).unwrap();
+        ["before", "after", "change"].map(|side| of[side].as_f64().unwrap())
+    };
+    // The file's own medians, in milliseconds.
+    let file = json_of("vllm_bench_serve.json");
+    for (name, key) in [("ttft.p50", "median_ttft_ms"), ("e2e.p50", "median_e2el_ms")] {
+        let [before, after, change] = figure(name);
+        let median = file[key].as_f64().unwrap();
+        assert!((before - median).abs() < 0.01, "{name}: {before}, the tool wrote {median}");
+        assert!((after - before - 100.0).abs() < 1e-6, "{name}: {before} to {after}");
+        assert!((change - 100.0 / before).abs() < 1e-9, "{name}: {change}");
+    }
+    let [before, after, change] = figure("tpot.p50");
+    assert_eq!((after, change), (before, 0.0), "the tokens came at the same pace");
+}
+
 // --------------------------------------------------------------------------------------------- worked out by hand
 
 #[test]

@@ -7,8 +7,11 @@ use serde::Serialize;
 
 use super::super::context::{FactName, UNKNOWN};
 use super::super::engine_facts;
+use super::super::metric::ReportMetric;
+use super::super::peer_files::file_definitions::FileDefinitions;
 use super::super::request_point::RequestPoint;
 use super::ComparedRun;
+use super::estimates::metric_of_samples;
 use crate::stats::length_histogram::LengthHistogram;
 use crate::stats::similarity::{KsTest, ks_test};
 
@@ -22,6 +25,22 @@ const MAX_RATE_DIFFERENCE: f64 = 0.1;
 
 /// Facts that differ from run to run of one experiment.
 const PER_RUN: [FactName; 4] = [FactName::Date, FactName::Command, FactName::Duration, FactName::Seed];
+
+/// Who measured, and what the latencies of the records are.
+const MEASURES: [(&str, fn(&ComparedRun) -> &str); 5] = [
+    ("tool", |run| run.source.tool.as_deref().unwrap_or("Streamgauge")),
+    ("TTFT and E2E begin", |run| match metric_of_samples(run, ReportMetric::E2eFromPlanned) {
+        ReportMetric::E2eFromPlanned => "at the planned time",
+        _ => definitions(run).begin,
+    }),
+    ("E2E ends", |run| definitions(run).e2e_end),
+    ("ITL", |run| definitions(run).itl),
+    ("TPOT divides by", |run| definitions(run).tpot_divisor),
+];
+
+const fn definitions(run: &ComparedRun) -> FileDefinitions {
+    FileDefinitions::of(run.source.format)
+}
 
 /// A difference between the sides.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -55,8 +74,11 @@ impl WorkloadComparison {
     pub(super) fn of(before: &[ComparedRun], after: &[ComparedRun]) -> Self {
         let mut differences: Vec<ExperimentDifference> =
             FactName::ALL.into_iter().filter_map(|name| fact_difference(name, before, after)).collect();
-        let side = |runs: &[ComparedRun]| token_sources(runs);
-        differences.extend(difference("token counts", side(before), side(after), false));
+        differences.extend(difference("token counts", token_sources(before), token_sources(after), false));
+        differences.extend(MEASURES.into_iter().filter_map(|(what, of)| {
+            let [before, after] = [before, after].map(|runs| listed(runs.iter().map(of).collect()));
+            difference(what, before, after, false)
+        }));
         let mut distance = |what: &str, of: PointLength| {
             let KsTest { distance, p_value } = ks_test(&histogram(before, of), &histogram(after, of))?;
             if distance > MAX_LENGTH_DISTANCE && p_value < MAX_P_VALUE {
@@ -95,14 +117,14 @@ fn fact_difference(name: FactName, before: &[ComparedRun], after: &[ComparedRun]
         let shared: Vec<&str> = sides[0].intersection(&sides[1]).copied().collect();
         sides.iter_mut().for_each(|side| side.retain(|flag| !shared.contains(flag)));
     }
-    let text = |side: BTreeSet<&str>| match side.is_empty() {
-        true => UNKNOWN.to_owned(),
-        false => side.into_iter().collect::<Vec<_>>().join(", "),
-    };
     let captures = before.iter().chain(after).any(ComparedRun::is_capture);
     let workload = name.describes_load() && !captures;
-    let [before, after] = sides.map(text);
+    let [before, after] = sides.map(listed);
     difference(name.label(), before, after, workload)
+}
+
+fn listed(values: BTreeSet<&str>) -> String {
+    if values.is_empty() { UNKNOWN.to_owned() } else { values.into_iter().collect::<Vec<_>>().join(", ") }
 }
 
 /// Values of a fact. Flags are one value each, because a server reports many and a change is of few.

@@ -14,6 +14,7 @@ mod aiperf_summary;
 pub mod detect;
 pub mod error;
 pub mod facts;
+pub mod file_definitions;
 mod guidellm;
 pub mod in_flight;
 mod inference_perf;
