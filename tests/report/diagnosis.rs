@@ -286,6 +286,37 @@ fn a_cold_cache_is_found_by_the_beginning_of_the_run_with_what_a_hit_saves() {
 }
 
 #[test]
+fn a_warm_cache_has_its_effect_among_the_relations() {
+    // One prompt of three is new; a computed token takes 1 ms.
+    let rows = steady(900, |n, row| {
+        let cached = if n % 3 == 0 { 0 } else { 80 };
+        row.prompt = prompt(100, Some(cached));
+        row.timing.first_token = Some((150 - u64::from(cached)) * MS);
+    });
+    let warm = report(&rows, &json!({}), &[]);
+    assert!(!verdicts(&warm).contains(&"cache_cold"));
+    let relations = &warm["diagnosis"]["relations"];
+    for (name, value, unit) in [
+        ("prompt tokens from the cache", 600.0 * 80.0 / 90_000.0, "share"),
+        ("TTFT of computed prompts − of cached ones", 0.08, "seconds"),
+        ("prefill that the cache saved, on average", 0.001 * 80.0 * 2.0 / 3.0, "seconds"),
+    ] {
+        let figure = figure(relations, name);
+        assert!((figure["value"].as_f64().unwrap() - value).abs() < 1e-9, "{figure}");
+        assert_eq!(figure["unit"], unit);
+    }
+    let names = |cached: Option<u64>| {
+        let rows = steady(200, |_, row| row.prompt = prompt(100, cached));
+        let report = report(&rows, &json!({}), &[]);
+        let relations = report["diagnosis"]["relations"].as_array().unwrap().clone();
+        let of_cache = relations.iter().filter(|figure| figure["name"].as_str().unwrap().contains("cache"));
+        of_cache.map(|figure| figure["value"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(Some(80)), [json!(0.8)], "prompts that are alike show no saving");
+    assert_eq!((names(Some(0)), names(None)), (vec![], vec![]));
+}
+
+#[test]
 fn late_sends_are_client_bound_unless_slots_decide() {
     let late = steady(1_000, |n, row| row.at = row.planned.unwrap() + (30 + n % 3) * MS);
     let open = report(&late, &json!({}), &[]);

@@ -1,8 +1,8 @@
-//! The prefix cache did not hold what was repeated.
+//! The effect of the prefix cache, and the finding that it did not hold what was repeated.
 
 use super::super::metric::ReportMetric;
 use super::super::request_point::RequestPoint;
-use super::relations::seconds;
+use super::relations::{Relations, seconds};
 use super::{DiagnosisVerdict, Evidence, EvidenceUnit, Finding, RuleInput};
 use crate::stats::hypothesis::welch;
 
@@ -13,6 +13,7 @@ const CACHED_SHARE: f64 = 0.5;
 const COMPUTED_SHARE: f64 = 0.1;
 /// Minimum requests of each kind.
 const MIN_REQUESTS: usize = 20;
+const CACHED: &str = "prompt tokens from the cache";
 /// Part of the run that counts as its beginning.
 const BEGINNING: f64 = 0.1;
 
@@ -27,7 +28,7 @@ pub(super) fn diagnose(input: &RuleInput<'_>) -> Option<Finding> {
     if !decisive.passes() {
         return None;
     }
-    let mut evidence = vec![decisive, Evidence::new("prompt tokens from the cache", cached, EvidenceUnit::Share)];
+    let mut evidence = vec![decisive, Evidence::new(CACHED, cached, EvidenceUnit::Share)];
     evidence.extend(offered.map(|share| Evidence::new("prompt tokens sent before", share, EvidenceUnit::Share)));
     evidence.extend(saving(input.points));
     Some(Finding {
@@ -38,6 +39,22 @@ pub(super) fn diagnose(input: &RuleInput<'_>) -> Option<Finding> {
         symptom: "TTFT of repeated prompts is that of new ones",
         next_measurement: "send the prefixes before the run (--warm-prefixes), and compare sizes of the KV cache and routing by prefix",
     })
+}
+
+/// The effect of a cache that held something: its share of the prompt tokens, and what it saved of TTFT.
+pub(super) fn effect(points: &[RequestPoint], relations: &Relations) -> Vec<Evidence> {
+    let Some(cached) = cached_share(points).filter(|share| *share > 0.0) else { return Vec::new() };
+    let share = Evidence::new(CACHED, cached, EvidenceUnit::Share);
+    std::iter::once(share).chain(saving(points)).chain(saved_prefill(points, relations)).collect()
+}
+
+/// Mean TTFT that the prefill of the cached tokens would have taken. Unlike [`saving`], it does not depend on whether
+/// cached prompts are longer than others, as those of later turns are.
+fn saved_prefill(points: &[RequestPoint], relations: &Relations) -> Option<Evidence> {
+    let prefill = relations.ttft_isl.as_ref().filter(|prefill| prefill.rises())?;
+    let cached: Vec<u64> = points.iter().filter_map(RequestPoint::cached).collect();
+    let mean = cached.iter().sum::<u64>() as f64 / cached.len() as f64;
+    Some(prefill.slope_times(mean, "prefill that the cache saved, on average", EvidenceUnit::Seconds))
 }
 
 /// Share of the prompt tokens that came from the cache; `None` if no server reports it.

@@ -19,6 +19,8 @@
 //! A step is p10 of ITL: a step of decode without the prefill of another request in it. A request that finds an idle
 //! server waits for one or two.
 //!
+//! The effect of the prefix cache is among the relations wherever requests have cached tokens.
+//!
 //! TTFT here is from the send time, without the load generator's own lag. Prompt tokens exclude those from the cache.
 //! Findings are ordered by the share that they explain.
 
@@ -171,7 +173,9 @@ impl Diagnosis {
         let input = RuleInput { points, servers, facts, relations: Relations::of(points, servers) };
         let mut findings: Vec<Finding> = RULES.iter().filter_map(|rule| rule(&input)).collect();
         findings.sort_by(|a, b| b.share.total_cmp(&a.share));
-        Self { relations: input.relations.evidence(), findings }
+        let mut relations = input.relations.evidence();
+        relations.extend(cache::effect(points, &input.relations));
+        Self { relations, findings }
     }
 
     /// Returns the finding with this verdict.

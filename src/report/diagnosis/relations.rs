@@ -56,8 +56,12 @@ impl Relation {
 
     /// Share of the mean of y that grows with x.
     pub(super) fn share(&self, name: &'static str) -> Evidence {
-        let scale = self.mean_x / self.mean_y;
-        let mut evidence = Evidence::of(name, &self.line.slope, EvidenceUnit::Share);
+        self.slope_times(self.mean_x / self.mean_y, name, EvidenceUnit::Share)
+    }
+
+    /// The slope in another unit.
+    pub(super) fn slope_times(&self, scale: f64, name: &'static str, unit: EvidenceUnit) -> Evidence {
+        let mut evidence = Evidence::of(name, &self.line.slope, unit);
         evidence.value *= scale;
         if let Some(interval) = &mut evidence.interval {
             (interval.low, interval.high) = (interval.low * scale, interval.high * scale);
