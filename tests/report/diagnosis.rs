@@ -35,12 +35,10 @@ pub(super) fn report(rows: &[TraceEntry], run_file: &Value, scrapes: &[Scrape]) 
     serde_json::from_str(&Report::of(&mut fold, sources, &PERCENTILES).json()).unwrap()
 }
 
-fn write_scrapes(run: &Path, scrapes: &[Scrape]) {
-    let header = ScrapesHeader {
-        streamgauge_server_metrics: VERSION,
-        started_unix_ns: 0,
-        servers: vec!["http://h:1/metrics".to_owned()],
-    };
+pub(super) fn write_scrapes(run: &Path, scrapes: &[Scrape]) {
+    let last = scrapes.iter().map(|scrape| scrape.server).max().unwrap_or(0);
+    let servers = (0..=last).map(|server| format!("http://h:{}/metrics", server + 1)).collect();
+    let header = ScrapesHeader { streamgauge_server_metrics: VERSION, started_unix_ns: 0, servers };
     let mut writer = ScrapesWriter::create(&run.join(SERVER_METRICS_FILE), &header).unwrap();
     scrapes.iter().for_each(|scrape| writer.write(scrape).unwrap());
     writer.finish().unwrap();

@@ -15,6 +15,7 @@ mod peer_files;
 mod plan;
 mod results;
 mod sessions;
+mod sweep_levels;
 mod sweeps;
 mod time_course;
 mod tool_definitions;

@@ -122,24 +122,6 @@ fn two_sweeps_are_compared_level_by_level_with_their_passes_as_runs() {
 }
 
 #[test]
-fn a_saturated_or_unmeasured_level_is_never_the_knee_or_in_the_front() {
-    let folder = tempfile::tempdir().unwrap();
-    let level = |rate: f64| json!({"name": format!("rate-{rate}"), "rate": rate});
-    let path = sweep(folder.path(), &[level(10.0), level(20.0)], &[("rate-10", 1, 100), ("rate-20", 1, 100)]);
-    let invalid = json!({"valid": false, "invalid_because": ["requests were sent late"]});
-    write_run(&path.join("runs/rate-20-1"), 25, ttfts(100), &invalid);
-    let shown = path.to_str().unwrap();
-    let args = ["report", shown, "--slo", "chat: ttft<=500ms", "--json"];
-    let report: Value = serde_json::from_str(&stdout(&args)).unwrap();
-    let levels = report["levels"].as_array().unwrap();
-    assert_eq!((&levels[0]["meets"], &levels[0]["sure"]), (&json!(true), &json!(true)));
-    assert_eq!((levels[1].get("meets"), &levels[1]["not_measured"]), (None, &json!(true)));
-    assert_eq!([&levels[1]["front"], &levels[1]["knee"], &levels[0]["front"]], [&json!(false); 3]);
-    let text = stdout(&args[..4]);
-    assert!(text.contains("\nnot measured rate-20: requests were sent late\n") && !text.contains("missed"), "{text}");
-}
-
-#[test]
 fn a_sweep_is_judged_by_any_percentile_in_the_language_of_find_max() {
     let folder = tempfile::tempdir().unwrap();
     let level = |rate: f64| json!({"name": format!("rate-{rate}"), "rate": rate});
