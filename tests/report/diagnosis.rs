@@ -44,19 +44,19 @@ pub(super) fn write_scrapes(run: &Path, scrapes: &[Scrape]) {
     writer.finish().unwrap();
 }
 
-fn verdicts(report: &Value) -> Vec<&str> {
+pub(super) fn verdicts(report: &Value) -> Vec<&str> {
     let findings = report["diagnosis"]["findings"].as_array().unwrap();
     findings.iter().map(|finding| finding["verdict"].as_str().unwrap()).collect()
 }
 
-fn finding<'a>(report: &'a Value, verdict: &str) -> &'a Value {
+pub(super) fn finding<'a>(report: &'a Value, verdict: &str) -> &'a Value {
     let findings = report["diagnosis"]["findings"].as_array().unwrap();
     let found = findings.iter().find(|finding| finding["verdict"] == verdict);
     found.unwrap_or_else(|| panic!("no {verdict} in {:#}", report["diagnosis"]))
 }
 
 /// A figure of a list of evidence.
-fn figure<'a>(list: &'a Value, name: &str) -> &'a Value {
+pub(super) fn figure<'a>(list: &'a Value, name: &str) -> &'a Value {
     let found = list.as_array().unwrap().iter().find(|figure| figure["name"] == name);
     found.unwrap_or_else(|| panic!("no {name} in {list:#}"))
 }

@@ -33,7 +33,8 @@ fn header() -> TraceHeader {
     TraceHeader { started_unix_ns: Some(0), blocks: Some(blocks), ..TraceHeader::new("test") }
 }
 
-fn write(path: &Path, rows: &[TraceEntry]) {
+/// Writes rows whose blocks have 16 tokens each.
+pub(super) fn write(path: &Path, rows: &[TraceEntry]) {
     let mut writer = TraceWriter::new(File::create(path).unwrap(), &header()).unwrap();
     rows.iter().for_each(|row| writer.write(row).unwrap());
     writer.finish().unwrap();

@@ -3,8 +3,11 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use streamgauge::measure::server_metrics::ServerMetric;
 use streamgauge::trace_file::row::TraceEntry;
+use streamgauge::trace_file::server_metrics::Scrape;
 
+use super::diagnosis::write_scrapes;
 use super::results::{four, near, of, run, streamgauge, write};
 
 fn reports(rows: &[TraceEntry], run_file: &Value, args: &[&str]) -> (Value, String) {
@@ -64,6 +67,31 @@ fn the_memory_bounds_tpot_by_the_weights_and_by_the_cache_of_the_batch() {
     near(report["bandwidth_bound"]["with_kv_ms"].as_f64().unwrap(), 8.0 + context * 1e8 / 2e12 * 1e3);
     let alone = streamgauge(&[Path::new("x")], &flags[..2]);
     assert!(alone.code == Some(2) && alone.stderr.contains("--params"), "{}", alone.stderr);
+}
+
+#[test]
+fn what_the_server_reads_stands_beside_the_bound_of_its_memory() {
+    let scrape = |second: i64, read: f64, active: f64| Scrape {
+        at: second * 1_000_000_000,
+        figures: [(ServerMetric::ReadBytes, read), (ServerMetric::GpuMemoryActivity, active)].into(),
+        ..Scrape::default()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = run(&folder.path().join("run"), &four(), 0, &json!({}));
+    // 3 TB in two seconds.
+    write_scrapes(&path, &[scrape(0, 1e12, 0.5), scrape(1, 2e12, 0.75), scrape(2, 4e12, 0.625)]);
+    let flags = ["--hardware", "bandwidth=2TB/s", "--params", "8e9", "--bytes-per-param", "2"];
+    let text = streamgauge(&[&path], &flags).stdout;
+    assert!(text.contains("\nread per GPU       1500.0 GB/s, as the engine estimates\n"), "{text}");
+    assert!(text.contains("\nmemory activity    62.5 % of the time, by the GPU\n"), "{text}");
+    let report: Value =
+        serde_json::from_str(&streamgauge(&[&path], &[&flags[..], &["--json"]].concat()).stdout).unwrap();
+    near(report["bandwidth_bound"]["estimated_read_bytes_per_second"].as_f64().unwrap(), 1.5e12);
+    near(report["bandwidth_bound"]["memory_activity"].as_f64().unwrap(), 0.625);
+    // An engine that does not estimate them counts none.
+    write_scrapes(&path, &[scrape(0, 0.0, 0.5), scrape(2, 0.0, 0.75)]);
+    let text = streamgauge(&[&path], &flags).stdout;
+    assert!(!text.contains("\nread per GPU") && text.contains("\nmemory activity    62.5 %"), "{text}");
 }
 
 #[test]

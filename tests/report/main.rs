@@ -3,9 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "clippy recognizes tests by their attribute; their helpers have none")]
 
 mod aiperf_time_slices;
+mod breakdowns;
 mod checklist;
 mod compare;
 mod diagnosis;
+mod diagnosis_by_server;
 mod engine_facts;
 mod fidelity;
 mod figures;
