@@ -11,6 +11,9 @@ use object_store::client::HttpError;
 /// Maximum length of a code that a server gives its error.
 const MAX_CODE_CHARS: usize = 48;
 
+/// Mark of an error of a list request, whose status the client keeps in its text alone.
+const LIST_REQUEST: &str = "Error performing list request";
+
 /// A request failed, or storage cannot be used as configured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StorageError {
@@ -36,19 +39,23 @@ pub enum StorageError {
 impl StorageError {
     pub(super) fn new(error: &object_store::Error) -> Self {
         use object_store::Error;
-        let code = error_code(&error.to_string());
+        let text = error.to_string();
+        let code = error_code(&text);
         let coded = code.as_ref().map(|code| format!(" ({code})")).unwrap_or_default();
-        match error {
-            Error::NotFound { .. } => Self::NotFound(coded),
-            Error::Unauthenticated { .. } => Self::Unauthenticated(coded),
-            Error::PermissionDenied { .. } if code.as_deref().is_some_and(is_of_credentials) => {
-                Self::Unauthenticated(coded)
+        let list_status = status_code(&text).filter(|_| text.contains(LIST_REQUEST));
+        match (error, list_status) {
+            (Error::NotFound { .. }, _) | (_, Some("404")) => Self::NotFound(coded),
+            (Error::Unauthenticated { .. }, _) | (_, Some("401")) => Self::Unauthenticated(coded),
+            (Error::PermissionDenied { .. }, _) | (_, Some("403")) => {
+                match code.as_deref().is_some_and(is_of_credentials) {
+                    true => Self::Unauthenticated(coded),
+                    false => Self::Denied(coded),
+                }
             }
-            Error::PermissionDenied { .. } => Self::Denied(coded),
-            Error::InvalidPath { .. } | Error::NotSupported { .. } | Error::NotImplemented { .. } => {
+            (Error::InvalidPath { .. } | Error::NotSupported { .. } | Error::NotImplemented { .. }, _) => {
                 Self::Settings("the storage does not support this".to_owned())
             }
-            error => Self::Failed(describe(error, code)),
+            (error, _) => Self::Failed(describe(error, code)),
         }
     }
 }
@@ -71,15 +78,18 @@ fn describe(error: &object_store::Error, code: Option<String>) -> String {
         }
         cause = inner.source();
     }
-    let text = error.to_string();
-    let status = text.split("status code: ").nth(1).and_then(|rest| rest.get(..3));
-    let status = status.filter(|status| status.bytes().all(|byte| byte.is_ascii_digit()));
-    match (status, code) {
+    match (status_code(&error.to_string()), code) {
         (Some(status), Some(code)) => format!("the storage answered {status} ({code})"),
         (Some(status), None) => format!("the storage answered {status}"),
         (None, Some(code)) => format!("the storage answered with an error ({code})"),
         (None, None) => "the storage cannot be used; is every variable of its credentials set?".to_owned(),
     }
+}
+
+/// The status in the text of an error.
+fn status_code(text: &str) -> Option<&str> {
+    let status = text.split("status code: ").nth(1)?.get(..3)?;
+    status.bytes().all(|byte| byte.is_ascii_digit()).then_some(status)
 }
 
 /// The code in the body of an error: `<Code>SlowDown</Code>`.

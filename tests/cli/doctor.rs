@@ -5,6 +5,9 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use crate::support::s3::S3Server;
+use crate::support::upstream::Upstream;
+
 /// Runs the program with only these variables.
 fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_streamgauge"));
@@ -103,6 +106,49 @@ fn the_page_of_the_engines_metrics_is_read() {
     let refused = "http://127.0.0.1:9/stats: cannot connect: Connection refused (os error 111)";
     assert_eq!(finding(&down, "engine metrics")[..2], ["warning", refused]);
     assert!(finding(&down, "engine metrics")[2].contains("correct engine_metrics"), "{down:?}");
+}
+
+/// Answers every request with this, and keeps their heads.
+fn storage(status: u16, body: &str) -> Upstream {
+    let head = format!("HTTP/1.1 {status} S\r\nContent-Type: application/xml\r\nContent-Length: {}", body.len());
+    Upstream::answering(format!("{head}\r\n\r\n{body}"))
+}
+
+#[test]
+fn the_bucket_of_the_capture_is_only_listed_and_a_refusal_to_list_is_a_warning() {
+    let (_server, upstream) = server();
+    let bucket = |storage: &Upstream| {
+        let endpoint = format!("http://{}", storage.addr);
+        let arguments = [&FREE[..], &["--upstream", &upstream, "--capture=s3://bucket/prefix"]].concat();
+        let (code, found) = findings(&arguments, &S3Server::variables(&endpoint, "canary7f3a"));
+        assert!(!format!("{found:?}").contains("canary7f3a"), "{found:?}");
+        (code, finding(&found, "bucket").map(str::to_owned))
+    };
+    let empty = "<ListBucketResult><Name>bucket</Name><Prefix>prefix/</Prefix><KeyCount>0</KeyCount>\
+                 <IsTruncated>false</IsTruncated></ListBucketResult>";
+    let open = storage(200, empty);
+    let listed = ["ok", "s3://bucket/prefix answers, and its objects may be listed", ""].map(str::to_owned);
+    assert_eq!(bucket(&open), (0, listed));
+    let heads = open.heads();
+    assert_eq!(heads.len(), 1, "{heads:?}");
+    let target = heads[0].split(' ').nth(1).unwrap();
+    assert!(
+        heads[0].starts_with("GET ") && target.starts_with("/bucket?") && target.contains("list-type=2"),
+        "{heads:?}"
+    );
+    assert!(target.contains("prefix=prefix%2F"), "{heads:?}");
+    let denied = storage(403, "<Error><Code>AccessDenied</Code><Message>no</Message></Error>");
+    let (code, [status, evidence, remedy]) = bucket(&denied);
+    assert_eq!(
+        (code, &*status, &*evidence),
+        (0, "warning", "s3://bucket/prefix answers, and its objects may not be listed")
+    );
+    assert_eq!(remedy, "none if the credentials may put and get objects; else allow it in the bucket's policy");
+    let gone = storage(404, "<Error><Code>NoSuchBucket</Code><Message>no</Message></Error>");
+    let (code, [status, evidence, remedy]) = bucket(&gone);
+    assert_eq!((code, &*status), (1, "problem"));
+    assert_eq!(evidence, "s3://bucket/prefix: there is no such object or bucket (NoSuchBucket)");
+    assert_eq!(remedy, "correct capture, or the credentials in the environment");
 }
 
 #[test]
