@@ -15,3 +15,4 @@ mod schemas;
 mod scrape_bound;
 mod sim;
 mod top;
+mod top_screen;

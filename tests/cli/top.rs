@@ -23,7 +23,7 @@ fn rows(arguments: &[&str]) -> Vec<Value> {
 }
 
 /// A server that answers one chunk of text, or 500 to a request for the model `broken`.
-fn server() -> Upstream {
+pub(super) fn server() -> Upstream {
     Upstream::start(|mut conn| {
         while let Some(request) = conn.request() {
             let body = String::from_utf8_lossy(&request.body).into_owned();
@@ -39,7 +39,7 @@ fn server() -> Upstream {
     })
 }
 
-fn ask(proxy: &TestProxy, model: &str) {
+pub(super) fn ask(proxy: &TestProxy, model: &str) {
     let body = format!(r#"{{"model":"{model}","stream":true,"messages":[{{"role":"user","content":"x"}}]}}"#);
     proxy.client().send(chat(&body)).response();
 }
