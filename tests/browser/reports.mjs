@@ -20,6 +20,10 @@ const PAGES = {
 // WCAG 2.2, 1.4.3.
 const MIN_CONTRAST = 4.5;
 const PATIENCE_MS = 10_000;
+// More than any page has.
+const MAX_TABS = 400;
+// A4 without its margins, in pixels of 1/96 inch.
+const PAPER_WIDTH = 718;
 
 // The least contrast of a text to what is behind it, by the page's own colours.
 function leastContrast() {
@@ -75,13 +79,77 @@ async function check(browser, file, wrong) {
     const contrast = await page.evaluate(leastContrast);
     assert.ok(contrast >= MIN_CONTRAST, `contrast ${contrast.toFixed(2)} in ${scheme}`);
   }
-  const page = await open(browser, file, wrong);
+  await copiesByKeyboard(await open(browser, file, wrong));
+  await prints(await open(browser, file, wrong, { width: PAPER_WIDTH, scheme: "dark" }));
+}
+
+// The numbers that each chart draws, row by row, and the names of its rows.
+function ownData() {
+  const figure = (of) => {
+    const columns = JSON.parse(of.querySelector("script.data").textContent);
+    const names = [...of.querySelectorAll("tbody th")].map((cell) => cell.textContent);
+    return [of.id, columns[0].map((_, row) => [...(names.length ? [names[row] ?? ""] : []), ...columns.map((column) => String(column[row] ?? ""))])];
+  };
+  return [...document.querySelectorAll("figure")].map(figure);
+}
+
+// Walks through the page with the Tab key alone: selects a row of each chart, and copies the data of each.
+async function copiesByKeyboard(page) {
   await page.context().grantPermissions(["clipboard-read", "clipboard-write"]);
-  const figure = page.locator("figure").first();
-  await figure.locator("button").click();
-  const copied = await page.evaluate(() => navigator.clipboard.readText());
-  const rows = Number((await figure.locator("summary").textContent()).match(/\((\d+) rows?\)/)[1]);
-  assert.equal(copied.trim().split("\n").length, rows + 1, "the copy has a head and every row");
+  const [selected, copied] = [new Map(), new Map()];
+  for (let presses = 0; presses < MAX_TABS; presses++) {
+    await page.keyboard.press("Tab");
+    const at = await page.evaluate(() => {
+      const { activeElement: element } = document;
+      return { kind: element.className || element.tagName, figure: element.closest("figure")?.id, outline: getComputedStyle(element).outlineStyle };
+    });
+    if (at.kind === "BODY") break;
+    assert.notEqual(at.outline, "none", `the focus is seen on ${at.kind} of ${at.figure}`);
+    const figure = page.locator(`#${at.figure}`);
+    if (at.kind === "plot") {
+      await page.keyboard.press("ArrowRight");
+      selected.set(at.figure, await figure.locator(".readout").textContent());
+    }
+    if (at.kind === "copy") {
+      await page.evaluate(() => navigator.clipboard.writeText(""));
+      await page.keyboard.press("Enter");
+      await figure.locator("button", { hasText: /^Copied$/ }).waitFor({ timeout: PATIENCE_MS });
+      copied.set(at.figure, await page.evaluate(() => navigator.clipboard.readText()));
+    }
+  }
+  const own = await page.evaluate(ownData);
+  assert.deepEqual([...copied.keys()], own.map(([id]) => id), "the Tab key reaches the copy of every chart, in their order");
+  for (const [id, rows] of own) {
+    const [head, ...lines] = copied.get(id).replace(/\n$/, "").split("\n").map((line) => line.split("\t"));
+    assert.equal(lines.length, rows.length, `rows of ${id}`);
+    assert.deepEqual(lines, rows, `values of ${id}`);
+    assert.ok(head.every((name) => name) && lines.every((line) => line.length === head.length), `${id}: ${head}`);
+    assert.ok(rows.length === 0 || selected.get(id), `an arrow key selects a row of ${id}`);
+  }
+}
+
+// On paper every section and chart is there, and nothing that a hand could use. The script draws for paper as it hears of it.
+async function prints(page) {
+  await page.emulateMedia({ media: "print", colorScheme: "dark" });
+  await page.evaluate(() => dispatchEvent(new Event("beforeprint")));
+  await page.waitForFunction(allDrawn, undefined, { polling: 100, timeout: PATIENCE_MS }).catch(() => assert.fail("an empty chart on paper"));
+  const { hidden, controls, background, overflow } = await page.evaluate(() => {
+    const isShown = (element) => element.getClientRects().length > 0 && getComputedStyle(element).visibility === "visible";
+    const name = (element) => `${element.tagName} ${element.textContent.trim().slice(0, 40)}`;
+    const all = (selector) => [...document.querySelectorAll(selector)];
+    // The tables of a chart's data are folded.
+    const content = all("h1, h2, h3, dt, dd, .warning, figure, figure canvas, body > .wide table").filter((element) => !element.closest("li"));
+    return {
+      hidden: content.filter((element) => !isShown(element)).map(name),
+      controls: all("button, summary, details, input, select, .skip, .readout, .mark, footer").filter(isShown).map(name),
+      background: getComputedStyle(document.body).backgroundColor,
+      overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+    };
+  });
+  assert.deepEqual(hidden, [], "every section is on paper");
+  assert.deepEqual(controls, [], "no control is on paper");
+  assert.equal(background, "rgb(255, 255, 255)", "paper is white on a dark screen too");
+  assert.equal(overflow, 0, "nothing is cut at the edge of the paper");
 }
 
 // Charts of one time window share the cursor.
@@ -110,7 +178,7 @@ async function withPage(program, args, use) {
 
 const drawn = Object.fromEntries(
   Object.entries(PAGES).map(([name, args]) => [
-    `the page of a ${name} draws, fits, contrasts and copies`,
+    `the page of a ${name} draws, fits, contrasts, copies and prints`,
     ({ browser, program, wrong }) => withPage(program, args, (file) => check(browser, file, wrong)),
   ]),
 );
