@@ -105,6 +105,13 @@ impl<'a> World<'a> {
         Self { proxies, collector, clock, has_disk, pki, events, failures, lost: [0.0; 2], accepted: 0 }
     }
 
+    /// Disturbances that this machine does not permit, and why.
+    pub(crate) fn skipped(&self) -> Vec<[&'static str; 2]> {
+        let disk = (!self.has_disk).then_some(["disk full", "this machine allows no disk of a process"]);
+        let clock = self.clock.is_none().then_some(["clock jump", "no C compiler"]);
+        disk.into_iter().chain(clock).collect()
+    }
+
     /// Does it, and notes the evidence or a failure.
     pub(crate) fn perform(&mut self, action: Action) {
         match action {

@@ -46,11 +46,8 @@ pub(crate) fn events(world: &World<'_>) -> Table {
     for (what, (times, seen)) in &world.events {
         table.add_row([(*what).to_owned(), times.to_string(), seen.clone()]);
     }
-    if !world.has_disk {
-        table.add_row(["disk full", "0", "this machine allows no disk of a process"]);
-    }
-    if world.clock.is_none() {
-        table.add_row(["clock jump", "0", "no C compiler"]);
+    for [what, reason] in world.skipped() {
+        table.add_row([what, "0", reason]);
     }
     table
 }

@@ -19,7 +19,7 @@ use crate::proxy::{Proxy, Setting, can_mount};
 use crate::server::{Planted, Server};
 use crate::support::http2::{Pki, client_config, runtime, server_config};
 use crate::usage::Series;
-use crate::{Options, report, server};
+use crate::{Options, report, server, support};
 
 /// The kinds of clients, each with a quarter of the streams.
 const KINDS: [&str; 4] =
@@ -65,6 +65,10 @@ pub(crate) fn soak(options: &Options) -> bool {
     });
     let groups = groups(&proxies, &pki, options.streams);
     let mut world = World::new(proxies, &collector, clock, has_disk, &pki);
+    if support::forbids_skips() {
+        let skipped = world.skipped().into_iter().map(|[what, reason]| format!("{what}: skipped: {reason}"));
+        world.failures.extend(skipped);
+    }
     let (done, slots) = start_clients(Arc::clone(&clients), groups);
     let series = observe(options, &mut world, &oracle);
 

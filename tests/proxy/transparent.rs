@@ -1,6 +1,5 @@
 //! Transparent mode in network namespaces: redirected connections, by address and by port. Needs root, `ip`, `nft` and `iptables`.
 
-use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
@@ -130,12 +129,10 @@ fn refused(proxy: &TestProxy, reason: &str) -> f64 {
     proxy.metric(&format!("streamgauge_proxy_refused_connections_total{{reason=\"{reason}\"}}"))
 }
 
-/// Runs a test where the system permits it. Else prints the reason, past the harness that keeps the output of passing
-/// tests.
+/// Runs a test where the system permits it.
 fn where_permitted(test: &str, body: impl FnOnce() -> Result<(), String>) {
     if let Err(reason) = body() {
-        let mut log = std::io::stderr();
-        writeln!(log, "SKIPPED transparent::{test}: {reason}").unwrap();
+        crate::support::skip(&format!("transparent::{test}: {reason}"));
     }
 }
 

@@ -21,11 +21,27 @@ pub mod s3;
 pub mod sending;
 pub mod upstream;
 
+use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// The longest wait for something that happens in a moment on a quiet machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Notes that this machine does not permit a check, past the harness that keeps the output of passing tests.
+///
+/// # Panics
+/// Where the whole proof is asked for ([`forbids_skips`]).
+pub fn skip(what: &str) {
+    assert!(!forbids_skips(), "FORBID_SKIPS is set, but this machine does not permit {what}");
+    let mut log = std::io::stderr();
+    writeln!(log, "SKIPPED {what}").unwrap();
+}
+
+/// True if every check has to run, as with `tests/run --real`.
+pub fn forbids_skips() -> bool {
+    std::env::var_os("FORBID_SKIPS").is_some_and(|value| !value.is_empty())
+}
 
 /// An address without a listener; no other process can take it while the socket exists.
 pub fn unused_address() -> (socket2::Socket, SocketAddr) {

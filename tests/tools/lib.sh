@@ -11,6 +11,12 @@ die() {
   exit 1
 }
 
+# skip WHAT: a check that this machine does not permit: passes with a message, and fails if FORBID_SKIPS is set.
+skip() {
+  say "SKIPPED $*"
+  [ -z "${FORBID_SKIPS:-}" ]
+}
+
 # need_debian PACKAGE...: installs the Debian packages that are missing.
 need_debian() {
   local package as_root=() missing=()
