@@ -44,6 +44,7 @@ mod interleaved;
 mod llama;
 mod lost_hits;
 mod minio;
+mod official_collector;
 mod parquet;
 mod planned_load;
 mod privacy;

@@ -79,20 +79,29 @@ pub(crate) fn engines() -> Tool {
 }
 
 /// An OpenTelemetry collector that passes on.
-pub(crate) struct Rotel {
+pub(crate) struct Collector {
     /// Receives OTLP over gRPC.
     pub(crate) grpc: SocketAddr,
     /// Receives OTLP over HTTP.
     pub(crate) http: SocketAddr,
-    _running: ChildProcess,
+    pub(crate) running: ChildProcess,
 }
 
-/// A collector that passes on to an OTLP/gRPC address.
-pub(crate) fn rotel(to: SocketAddr) -> Rotel {
+/// A collector in Rust that passes on to an OTLP/gRPC address.
+pub(crate) fn rotel(to: SocketAddr) -> Collector {
+    collector("rotel", &format!("http://{to}"))
+}
+
+/// The official collector with the configuration of `deploy/`, which passes metrics too to where its traces go: `to`.
+pub(crate) fn otelcol(to: SocketAddr) -> Collector {
+    collector("otelcol", &to.to_string())
+}
+
+fn collector(name: &'static str, to: &str) -> Collector {
     let (grpc, http) = (address(), address());
-    let running = start("rotel", &[&grpc.port().to_string(), &http.port().to_string(), &format!("http://{to}")]);
+    let running = start(name, &[&grpc.port().to_string(), &http.port().to_string(), to]);
     let running = running.ready(grpc, || TcpStream::connect(http).is_ok());
-    Rotel { grpc, http, _running: running }
+    Collector { grpc, http, running }
 }
 
 /// nginx before `servers`, with its files in `directory`: it speaks HTTP/2, and closes each connection after 100 requests.
