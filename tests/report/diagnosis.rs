@@ -289,7 +289,7 @@ fn a_warm_cache_has_its_effect_among_the_relations() {
     let rows = steady(900, |n, row| {
         let cached = if n % 3 == 0 { 0 } else { 80 };
         row.prompt = prompt(100, Some(cached));
-        row.timing.first_token = Some((150 - u64::from(cached)) * MS);
+        row.timing.first_token = Some((150 - cached) * MS);
     });
     let warm = report(&rows, &json!({}), &[]);
     assert!(!verdicts(&warm).contains(&"cache_cold"));

@@ -26,8 +26,11 @@ const MAX_RATE_DIFFERENCE: f64 = 0.1;
 /// Facts that differ from run to run of one experiment.
 const PER_RUN: [FactName; 4] = [FactName::Date, FactName::Command, FactName::Duration, FactName::Seed];
 
+/// A name, and the value of a run.
+type RunValue = (&'static str, fn(&ComparedRun) -> &str);
+
 /// Who measured, and what the latencies of the records are.
-const MEASURES: [(&str, fn(&ComparedRun) -> &str); 5] = [
+const MEASURES: [RunValue; 5] = [
     ("tool", |run| run.source.tool.as_deref().unwrap_or("Streamgauge")),
     ("TTFT and E2E begin", |run| match metric_of_samples(run, ReportMetric::E2eFromPlanned) {
         ReportMetric::E2eFromPlanned => "at the planned time",
