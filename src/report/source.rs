@@ -484,7 +484,9 @@ pub fn read(opened: Vec<SourceReader>, fold: &mut Accumulator) -> Result<Vec<Rep
 
 /// Rejects records of a run that lost its run file, beside others: only their rows show that they had a plan.
 fn ensure_known_plans(sources: &[ReportSource]) -> Result<(), SourceError> {
-    let Some(of_run) = sources.iter().find(|source| source.without_run) else { return Ok(()) };
+    let is_of_run = |path: &Path| path.ends_with(RECORDS_FILE) || path.join(RECORDS_FILE).is_file();
+    let is_lost = |source: &&ReportSource| source.without_run && is_of_run(Path::new(&source.path));
+    let Some(of_run) = sources.iter().find(is_lost) else { return Ok(()) };
     let Some(other) = sources.iter().find(|other| other.path != of_run.path) else { return Ok(()) };
     let reason = format!("{} has the records of a run without its {RUN_FILE}, so their plan is unknown", of_run.path);
     Err(SourceError::NotOnePlan { first: other.path.clone(), other: of_run.path.clone(), reason })
