@@ -170,7 +170,7 @@ const checks = {
     await until(page, () => /, [0-9]+ s ago$/.test(document.getElementById("moment").getAttribute("aria-valuetext")));
     await page.keyboard.press("Tab");
     await page.keyboard.press("Enter");
-    await until(page, () => document.getElementById("moment-told").textContent === "now");
+    await until(page, () => document.getElementById("moment-text").textContent === "now");
   },
 
   async "a screen reader finds landmarks, headings, tables, and is told of changes only"({ browser, admin }) {

@@ -97,7 +97,7 @@ export const checks = (visit) => ({
     await shows(Math.min(100, failed.length));
     const outcomes = await requestRows(page).locator("td:nth-of-type(4)").allTextContents();
     assert.ok(outcomes.every((text) => text.startsWith("▲ ") && text.endsWith(": upstream")), outcomes[0]);
-    assert.match(await page.locator("#requests-told").textContent(), new RegExp(`^${failed.length} of the last ${requests.length} requests; .* ${failed.length} failed;`));
+    assert.match(await page.locator("#requests-summary").textContent(), new RegExp(`^${failed.length} of the last ${requests.length} requests; .* ${failed.length} failed;`));
     await page.locator("#of-outcome").selectOption("");
     const one = requests.find(({ response_id, fault }) => response_id && fault === null);
     await page.locator("#find").fill(`${one.response_id} ${one.status}`);
@@ -112,12 +112,12 @@ export const checks = (visit) => ({
     await page.locator("#hold").click();
     await page.locator("#of-route").selectOption("");
     await stage.ask(address, model, { tokens: 3 });
-    const before = await page.locator("#requests-told").textContent();
+    const before = await page.locator("#requests-summary").textContent();
     const seconds = await page.evaluate(() => document.body.dataset.seconds);
     await until(page, (seconds) => document.body.dataset.seconds > seconds + 1, Number(seconds));
-    assert.equal(await page.locator("#requests-told").textContent(), before);
+    assert.equal(await page.locator("#requests-summary").textContent(), before);
     await page.locator("#hold").click();
-    await until(page, (before) => document.getElementById("requests-told").textContent !== before, before);
+    await until(page, (before) => document.getElementById("requests-summary").textContent !== before, before);
   },
 
   async "the bars of a waterfall are as long as the phases"({ browser, admin, address, model }) {
@@ -182,9 +182,9 @@ export const checks = (visit) => ({
     const dragged = await axis(page);
     assert.ok(Math.abs(dragged[0] - (from + 7.5)) < 0.5 && Math.abs(dragged[1] - (to - 7.5)) < 0.5, `${dragged} of ${from} to ${to}`);
     await page.mouse.move(0, 0);
-    assert.match(await page.locator("#moment-told").textContent(), /^[\d:]{8}, \d+ s ago$/);
+    assert.match(await page.locator("#moment-text").textContent(), /^[\d:]{8}, \d+ s ago$/);
     await page.locator("#whole").click();
-    await until(page, () => document.getElementById("moment-told").textContent === "now");
+    await until(page, () => document.getElementById("moment-text").textContent === "now");
     assert.equal(await page.locator("#range").inputValue(), "900");
   },
 

@@ -33,9 +33,9 @@ export class Banners {
     this.show("proxy-fails", "down", proxy && ["Proxy rejects", `: requests failed in the last ${WINDOW_SECONDS} s by a limit of the proxy; the header x-streamgauge-error of its answers says which.`]);
   }
 
-  show(id, kind, told) {
+  show(id, kind, message) {
     let place = byId(id);
-    if (!told) {
+    if (!message) {
       place?.remove();
       return;
     }
@@ -46,7 +46,7 @@ export class Banners {
       element("span", place);
       byId("banners").append(place);
     }
-    setText(place.firstChild, told[0]);
-    setText(place.lastChild, told[1]);
+    setText(place.firstChild, message[0]);
+    setText(place.lastChild, message[1]);
   }
 }

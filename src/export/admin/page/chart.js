@@ -151,8 +151,8 @@ export class Chart {
   }
 
   // Shows a moment's values in the legend and marks its position.
-  show(row, told, isMarked) {
-    told.forEach((value, i) => {
+  show(row, values, isMarked) {
+    values.forEach((value, i) => {
       const text = number(value);
       if (this.values[i].textContent !== text) this.values[i].textContent = text;
     });

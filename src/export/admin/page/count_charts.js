@@ -5,12 +5,12 @@ import { averaged, secondsOfPoint } from "./figures.js";
 
 // Gauges and rates, with an axis from zero.
 export class RatesChart extends Chart {
-  // `told` has one array of values per line. Seconds in which `isBad` holds are marked.
-  update(rows, span, lines, told, why, isBad) {
+  // `values` has one array of values per line. Seconds in which `isBad` holds are marked.
+  update(rows, span, lines, values, why, isBad) {
     this.setRows(rows, span);
     this.lines(lines, this.markText ?? null);
     const length = secondsOfPoint(span[1] - span[0]);
-    const columns = told.map((column) => averaged(column, length));
+    const columns = values.map((column) => averaged(column, length));
     let most = 0;
     for (const column of columns) for (const value of column) most = Math.max(most, value ?? 0);
     this.range = [0, most > 0 ? most * 1.08 : 1];

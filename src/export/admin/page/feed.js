@@ -26,7 +26,7 @@ export class Feed {
     [this.next, this.nextRequests] = [null, null];
     // Time of the connection loss on the browser's clock, and its reason.
     this.lost = null;
-    this.asking = null;
+    this.request = null;
     this.timer = null;
     // Browsers rarely wake a hidden tab: catch up as soon as it is visible.
     document.addEventListener("visibilitychange", () => document.hidden || this.ask());
@@ -42,38 +42,38 @@ export class Feed {
 
   async ask() {
     clearTimeout(this.timer);
-    this.asking?.abort();
-    const asking = (this.asking = new AbortController());
+    this.request?.abort();
+    const request = (this.request = new AbortController());
     const began = performance.now();
-    const impatient = setTimeout(() => asking.abort(new Error(`no answer within ${PATIENCE_MS / 1000} s`)), PATIENCE_MS);
+    const impatient = setTimeout(() => request.abort(new Error(`no answer within ${PATIENCE_MS / 1000} s`)), PATIENCE_MS);
     const get = async (path, query) => {
       const given = Object.entries(query).filter(([, value]) => value !== null);
       // A space must be %20, because a plus sign may be part of a model's name.
       const url = `${path}?${new URLSearchParams(given).toString().replaceAll("+", "%20")}`;
-      const response = await fetch(url, { signal: asking.signal, cache: "no-store" });
+      const response = await fetch(url, { signal: request.signal, cache: "no-store" });
       if (!response.ok) throw new Error(`status ${response.status}`);
       return response.json();
     };
     try {
-      const told = await Promise.all([
+      const answers = await Promise.all([
         get("api/history", { model: this.model, after: this.next }),
         get("api/history", { by_model: true, seconds: 10, until: this.until }),
         get("api/requests", { after: this.nextRequests }),
         get("api/engine", { after: this.engine.samples.at(-1)?.unix_ms ?? null }),
         get("api/state", {}),
       ]);
-      if (asking !== this.asking) return;
-      this.take(...told);
+      if (request !== this.request) return;
+      this.take(...answers);
       this.lost = null;
     } catch (error) {
       // A newer request has started.
-      if (asking !== this.asking) return;
+      if (request !== this.request) return;
       this.lost ??= { since: Date.now() };
       this.lost.reason = error.message;
     } finally {
       clearTimeout(impatient);
-      if (asking === this.asking) {
-        this.asking = null;
+      if (request === this.request) {
+        this.request = null;
         this.timer = setTimeout(() => this.ask(), Math.max(100, EVERY_MS - (performance.now() - began)));
       }
     }

@@ -15,7 +15,7 @@ import { Tables, sumOf } from "./tables.js";
 import { View } from "./view.js";
 
 const ALL = "All models";
-const [moment, told, toNow, range] = ["moment", "moment-told", "to-now", "range"].map(byId);
+const [moment, momentText, toNow, range] = ["moment", "moment-text", "to-now", "range"].map(byId);
 
 // Selected moment in ms since 1970; null is the end of what is visible. The pointer's moment has precedence.
 let [chosen, pointedAt] = [null, null];
@@ -110,7 +110,7 @@ function showMoment() {
   const ago = Math.round((last.unix_ms - row.unix_ms) / 1000);
   if (document.activeElement !== moment || chosen !== null) moment.value = String(chosen === null ? 0 : index - visible.end);
   const text = isPast ? `${clock(row.unix_ms)}, ${ago} s ago` : "now";
-  setText(told, text);
+  setText(momentText, text);
   moment.setAttribute("aria-valuetext", text);
   toNow.disabled = chosen === null && !view.selection;
   const when = `the ${WINDOW_SECONDS} s before ${clock(row.unix_ms)}${isPast ? "" : " (now)"}`;

@@ -145,7 +145,7 @@ export class Requests {
     const count = (of) => number(fitting.filter(of).length);
     const text = fitting.length === 0 ? "" : `; TTFT p50 ${number(rank(ttft, 0.5))} ms, p99 ${number(rank(ttft, 0.99))} ms; ${count(({ fault }) => fault !== null)} failed; ${count(({ missed_slos }) => missed_slos.length > 0)} missed an SLO`;
     const rows = fitting.length > MOST_ROWS ? `; the latest ${MOST_ROWS} are shown` : "";
-    setText(byId("requests-told"), `${number(fitting.length)} of the last ${number(this.all.length)} requests${text}${rows}.`);
+    setText(byId("requests-summary"), `${number(fitting.length)} of the last ${number(this.all.length)} requests${text}${rows}.`);
   }
 
   choose(key) {
