@@ -4,12 +4,15 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
+use proc_macro2::{TokenStream, TokenTree};
 use serde_json::Value;
 use streamgauge::capture::live_sessions::LiveSessionRow;
 use streamgauge::capture::manifest::HourManifest;
 use streamgauge::export::admin::requests::RequestsResponse;
 use streamgauge::export::registry::catalog::{TABLE, attribute};
 use streamgauge::trace_file::row;
+
+use crate::metric_names::files;
 
 fn read(path: &str) -> String {
     fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
@@ -153,4 +156,46 @@ fn every_field_of_the_access_log_is_on_the_page() {
     let lines = event.lines().map(str::trim).filter(|line| !line.starts_with("//"));
     let written = lines.filter_map(|line| line.split_once(" = ")).map(|(name, _)| name.to_owned()).collect();
     assert_same(&listed("Access log", "field"), &written, "fields of the access log");
+}
+
+/// The names before the text of an event of the log.
+fn event_fields(event: TokenStream) -> BTreeSet<String> {
+    let trees: Vec<TokenTree> = event.into_iter().collect();
+    let is_comma = |tree: &TokenTree| matches!(tree, TokenTree::Punct(punct) if punct.as_char() == ',');
+    let fields = trees.split(is_comma).take_while(|part| !matches!(part, [TokenTree::Literal(_), ..]));
+    let name =
+        |part: &[TokenTree]| part.iter().find(|tree| matches!(tree, TokenTree::Ident(_))).map(ToString::to_string);
+    fields.filter_map(name).collect()
+}
+
+/// The fields of all events of the log in these tokens.
+fn log_fields(tokens: TokenStream, names: &mut BTreeSet<String>, events: &mut usize) {
+    let trees: Vec<TokenTree> = tokens.into_iter().collect();
+    for (at, tree) in trees.iter().enumerate() {
+        let TokenTree::Group(group) = tree else { continue };
+        let before: String = trees[at.saturating_sub(5)..at].iter().map(ToString::to_string).collect();
+        let levels = ["error", "warn", "info", "debug", "trace"];
+        if !levels.iter().any(|level| before == format!("tracing::{level}!")) {
+            log_fields(group.stream(), names, events);
+        } else if !group.stream().to_string().contains("ACCESS_LOG_TARGET") {
+            *events += 1;
+            names.extend(event_fields(group.stream()));
+        }
+    }
+}
+
+#[test]
+fn every_field_of_the_proxys_own_log_is_on_the_page() {
+    let (mut written, mut events) = (BTreeSet::new(), 0);
+    for path in files(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src"))
+        .into_iter()
+        .filter(|path| path.extension().is_some_and(|of| of == "rs"))
+    {
+        let text = fs::read_to_string(&path).unwrap();
+        if path.components().all(|part| part.as_os_str() != "tests") {
+            log_fields(text.split("#[cfg(test)]").next().unwrap().parse().unwrap(), &mut written, &mut events);
+        }
+    }
+    assert!(events > 50 && written.contains("spool") && written.contains("unmentioned"), "{events}: {written:?}");
+    assert_same(&listed("The proxy's own log", "field"), &written, "fields of the proxy's own log");
 }
