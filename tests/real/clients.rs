@@ -9,12 +9,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use opentelemetry_proto::tonic::trace::v1::Span;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::tempdir;
 
 use super::otlp_sink::{OtlpSink, attributes};
 use super::processes::{self, until};
-use super::program::{ProxyProcess, count, sum};
+use super::program::{ProxyProcess, count, json_of, sum};
 use super::tools;
 
 /// Requests of one run of a client, also in `tests/tools/start`.
@@ -146,6 +146,23 @@ fn assert_agree(client: &str, pairs: &[(Times, Times)], proxy: &ProxyProcess) {
     assert!(far.is_empty(), "{client} and the proxy differ in {far:?}");
 }
 
+/// `report` has the client's own values, which it reads from the client's file; `compare` takes two such files.
+fn assert_reported(direct: &Path, proxied: &Path, theirs: &[Times]) {
+    let [direct, proxied] = [direct, proxied].map(|path| path.to_str().unwrap());
+    let report = json_of(&["report", "--json", proxied]);
+    let mean = |read: fn(&Times) -> f64| theirs.iter().map(read).sum::<f64>() / theirs.len() as f64;
+    for (metric, expected) in [("ttft", mean(|times| times.ttft)), ("e2e", mean(|times| times.last))] {
+        let found = &report["metrics"][metric];
+        assert_eq!(found["count"], REQUESTS, "{metric}");
+        assert!((found["avg"].as_f64().unwrap() - expected).abs() < 1e-3, "{metric}: {found}, expected {expected}");
+    }
+    let comparison = json_of(&["compare", "--json", "--although", "different", direct, proxied]);
+    assert_eq!(comparison["one_sided"], json!([]));
+    let figures = comparison["figures"].as_array().unwrap();
+    let success = figures.iter().find(|figure| figure["figure"] == "success_rate").unwrap();
+    assert_eq!((&success["before"], &success["after"]), (&json!(1.0), &json!(1.0)));
+}
+
 /// A proxy whose spans go to the sink.
 fn traced(upstream: SocketAddr, sink: &OtlpSink) -> ProxyProcess {
     ProxyProcess::with(upstream, |command| {
@@ -173,6 +190,8 @@ fn aiperf_has_no_more_errors_through_the_proxy_and_measures_what_the_proxy_measu
     let ours = of_proxy(&sink, "first_token");
     let pairs: Vec<_> = theirs.iter().filter_map(|(id, times)| Some((*times, *ours.get(id)?))).collect();
     assert_agree("AIPerf", &pairs, &proxy);
+    let [direct, proxied] = [&direct, &proxied].map(|folder| folder.path().join("profile_export.jsonl"));
+    assert_reported(&direct, &proxied, &theirs.into_values().collect::<Vec<_>>());
     let table = proxy.scrape();
     assert_eq!(sum(&table, "streamgauge_stream_terminations_total", &[("reason", "done")]), ours.len() as f64);
 }
@@ -192,4 +211,6 @@ fn vllm_bench_has_no_more_errors_through_the_proxy_and_measures_what_the_proxy_m
     let ours = of_proxy(&sink, "first_byte");
     let pairs: Vec<_> = ours.iter().filter_map(|(id, times)| Some((*theirs.get(&number(id)?)?, *times))).collect();
     assert_agree("vLLM bench", &pairs, &proxy);
+    let [direct, proxied] = [&direct, &proxied].map(|folder| folder.path().join("vllm_bench.json"));
+    assert_reported(&direct, &proxied, &theirs.into_values().collect::<Vec<_>>());
 }

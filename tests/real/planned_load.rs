@@ -32,10 +32,10 @@ fn a_plan_for_what_aiperf_sent_holds_when_it_is_run() {
     let levels = ["sweep", &captured, "--target", &target, "--rates=1..24+1", SLO, "--out", &sweep, "--json"];
     let swept = streamgauge(&[&levels[..], &LENGTH].concat());
     assert!(swept.status.success(), "{}", String::from_utf8_lossy(&swept.stderr));
-    let plan = |rate: f64| {
-        let traffic = format!("{rate}/s");
-        json_of(&[&["plan", "--measured", &sweep, "--traffic", &traffic, "--json"], &NO_RESERVES[..]].concat())
+    let plan_of = |traffic: &str| {
+        json_of(&[&["plan", "--measured", &sweep, "--traffic", traffic, "--json"], &NO_RESERVES[..]].concat())
     };
+    let plan = |rate: f64| plan_of(&format!("{rate}/s"));
     let capacity = &plan(1.0)["capacity"];
     let [holds, misses] = ["rate", "high"].map(|key| capacity[key].as_f64().unwrap_or_else(|| panic!("{capacity}")));
     let (light, heavy) = (0.8 * holds, 1.3 * misses);
@@ -47,19 +47,24 @@ fn a_plan_for_what_aiperf_sent_holds_when_it_is_run() {
     assert_eq!((one, several > 1), (1, true));
 
     // The exit code is 1 where the condition holds.
-    let misses_at = |rate: f64| {
-        let (rate, out) = (format!("--rate={rate}"), path(&format!("at-{rate:.2}")));
-        let replay =
-            ["replay", &captured, "--target", &target, &rate, SLO, "--loop", "--fail-if=goodput<95%", "--out", &out];
-        let done = streamgauge(&[&replay[..], &LENGTH].concat());
+    let misses_with = |more: &[&str]| {
+        let out = path(&more.concat().replace(['-', '=', '.'], "_"));
+        let replay = ["replay", &captured, "--target", &target, SLO, "--fail-if=goodput<95%", "--out", &out];
+        let done = streamgauge(&[&replay[..], more].concat());
         let stdout = String::from_utf8_lossy(&done.stdout);
-        eprintln!("{rate}: {}", stdout.lines().find(|line| line.starts_with("goodput")).unwrap_or_default());
+        eprintln!("{more:?}: {}", stdout.lines().find(|line| line.starts_with("goodput")).unwrap_or_default());
         match done.status.code() {
             Some(0) => false,
             Some(1) => true,
             _ => panic!("{}", String::from_utf8_lossy(&done.stderr)),
         }
     };
+    let misses_at = |rate: f64| misses_with(&[&[&*format!("--rate={rate}"), "--loop"], &LENGTH[..]].concat());
+    // The capture itself: one server gets the arrivals of one of its replicas.
+    let replicas = plan_of(&captured)["fleet"]["peak_replicas"].as_u64().unwrap();
+    let speed = format!("--speed={}", 1.0 / replicas as f64);
+    eprintln!("the capture needs {replicas} replicas");
+    assert!(!misses_with(&[&*speed, "--max-lag=1h", "--no-audit"]), "{replicas} replicas for the capture");
     assert!(!misses_at(light), "one replica for {light}/s");
     assert!(!misses_at(heavy / several as f64), "{several} replicas for {heavy}/s");
     assert!(misses_at(heavy), "one replica for {heavy}/s, where {several} are planned");
