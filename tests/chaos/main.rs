@@ -22,6 +22,7 @@ mod io;
 mod oracle;
 mod plan;
 mod proxy;
+mod reply;
 mod report;
 mod run;
 mod server;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::plan::{ClientFault, Plan, ServerFault};
+use crate::reply::Content;
 
 /// Failures that are kept as text; further ones are only counted.
 const MAX_REASONS: usize = 20;
@@ -55,7 +56,7 @@ pub(crate) enum Failure {
 pub(crate) fn judge(plan: &Plan, seen: &Observed) -> Result<Outcome, Failure> {
     let described = || {
         let Observed { status, proxy_error, end, reused, .. } = seen;
-        let (got, all) = (seen.body.len(), plan.reply.len());
+        let (got, all) = (seen.body.len(), plan.reply.bytes.len());
         format!("status {status}, {proxy_error:?}, {got} of {all} bytes, {end:?}, reused {reused}")
     };
     let broken = |expected: &str| Err(Failure::Broken(format!("expected {expected}; got {}", described())));
@@ -72,11 +73,11 @@ pub(crate) fn judge(plan: &Plan, seen: &Observed) -> Result<Outcome, Failure> {
             false => broken("the server's reply"),
         };
     }
-    let wrong = seen.body.iter().zip(&plan.reply).filter(|(seen, planned)| seen != planned).count();
-    let surplus = seen.body.len().saturating_sub(plan.reply.len());
+    let wrong = seen.body.iter().zip(&plan.reply.bytes).filter(|(seen, planned)| seen != planned).count();
+    let surplus = seen.body.len().saturating_sub(plan.reply.bytes.len());
     if wrong + surplus > 0 {
-        let first = seen.body.iter().zip(&plan.reply).position(|(seen, planned)| seen != planned);
-        let place = first.unwrap_or(plan.reply.len());
+        let first = seen.body.iter().zip(&plan.reply.bytes).position(|(seen, planned)| seen != planned);
+        let place = first.unwrap_or(plan.reply.bytes.len());
         return Err(Failure::WrongBytes((wrong + surplus) as u64, format!("byte {place} is wrong; {}", described())));
     }
     match &seen.end {
@@ -84,7 +85,7 @@ pub(crate) fn judge(plan: &Plan, seen: &Observed) -> Result<Outcome, Failure> {
         End::Left => broken("a client that stays"),
         End::Broken(_) if plan.server.breaks() => Ok(Outcome::BrokenByServer),
         _ if plan.server.breaks() => broken("a broken reply"),
-        End::Whole if seen.status == plan.status && seen.body.len() == plan.reply.len() => Ok(Outcome::Whole),
+        End::Whole if seen.status == plan.status && seen.body.len() == plan.reply.bytes.len() => Ok(Outcome::Whole),
         _ => broken("the whole reply"),
     }
 }
@@ -122,6 +123,9 @@ impl Oracle {
         let mut counts = self.counts.lock().unwrap();
         counts.began.get_or_insert_with(Instant::now);
         counts.bytes += seen.body.len() as u64;
+        if plan.reply.content != Content::Events {
+            *counts.faults.entry(format!("reply {:?}", plan.reply.content)).or_default() += 1;
+        }
         if plan.client != ClientFault::None {
             *counts.faults.entry(format!("client {:?}", plan.client)).or_default() += 1;
         }

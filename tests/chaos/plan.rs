@@ -4,8 +4,10 @@
 use std::time::Duration;
 
 use rand::seq::IndexedRandom as _;
-use rand::{Rng as _, RngExt as _, SeedableRng as _};
+use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
+
+use crate::reply::Reply;
 
 /// The request header with the number of the plan.
 pub(crate) const SEED_HEADER: &str = "x-soak-seed";
@@ -50,6 +52,8 @@ pub(crate) enum ClientFault {
     AbandonUpload,
     /// It sends bytes that are no HTTP; over HTTP/2, it resets at once.
     Garbage,
+    /// It opens a connection, sends the beginning of a request or of a TLS handshake, and leaves.
+    HalfOpen,
 }
 
 const SERVER_FAULTS: [ServerFault; 9] = [
@@ -63,13 +67,14 @@ const SERVER_FAULTS: [ServerFault; 9] = [
     ServerFault::LateClose,
     ServerFault::ErrorStatus,
 ];
-const CLIENT_FAULTS: [ClientFault; 6] = [
+const CLIENT_FAULTS: [ClientFault; 7] = [
     ClientFault::Leave,
     ClientFault::Reset,
     ClientFault::Stall,
     ClientFault::SlowUpload,
     ClientFault::AbandonUpload,
     ClientFault::Garbage,
+    ClientFault::HalfOpen,
 ];
 
 impl ServerFault {
@@ -87,7 +92,7 @@ impl ServerFault {
 impl ClientFault {
     /// True if the client does not want the whole reply.
     pub(crate) fn leaves(self) -> bool {
-        matches!(self, Self::Leave | Self::Reset | Self::AbandonUpload | Self::Garbage)
+        matches!(self, Self::Leave | Self::Reset | Self::AbandonUpload | Self::Garbage | Self::HalfOpen)
     }
 }
 
@@ -115,10 +120,7 @@ pub(crate) struct Plan {
     pub(crate) request: Vec<u8>,
     pub(crate) request_framing: Framing,
     pub(crate) status: u16,
-    pub(crate) media_type: &'static str,
-    /// A content coding that the bytes do not have.
-    pub(crate) false_coding: bool,
-    pub(crate) reply: Vec<u8>,
+    pub(crate) reply: Reply,
     /// Where each piece of the reply ends, and the pause before it.
     pub(crate) pieces: Vec<(usize, Duration)>,
     pub(crate) framing: Framing,
@@ -150,14 +152,10 @@ impl Plan {
         };
         let request_size = if pick(&mut random, 0.03) { 200_000 } else { random.random_range(0..2_000) };
         let request = request(&mut random, request_size);
-        let (media_type, reply, ends) = match random.random_range(0..20) {
-            0..15 => events(&mut random, seed),
-            15..19 => noise(&mut random, 200..4_000),
-            _ => noise(&mut random, 60_000..64_000),
-        };
+        let reply = Reply::new(&mut random, seed);
         let lifetime = longest.mul_f64(random.random_range(0.01..1.0));
-        let each = lifetime / u32::try_from(ends.len()).unwrap();
-        let pieces = ends.into_iter().map(|end| (end, each.mul_f64(random.random_range(0.1..1.9)))).collect();
+        let each = lifetime / u32::try_from(reply.ends.len()).unwrap();
+        let pieces = reply.ends.iter().map(|end| (*end, each.mul_f64(random.random_range(0.1..1.9)))).collect();
         Self {
             seed,
             server,
@@ -172,8 +170,6 @@ impl Plan {
             } else {
                 200
             },
-            media_type,
-            false_coding: pick(&mut random, 0.05),
             reply,
             pieces,
             framing,
@@ -201,34 +197,4 @@ fn request(random: &mut Pcg64Mcg, size: usize) -> Vec<u8> {
         "{{\"model\":\"soak-{model}\",\"stream\":true,\"messages\":[{{\"role\":\"user\",\"content\":\"{text}\"}}]}}"
     )
     .into_bytes()
-}
-
-/// A stream of chat events.
-fn events(random: &mut Pcg64Mcg, seed: u64) -> (&'static str, Vec<u8>, Vec<usize>) {
-    let (mut reply, mut ends) = (Vec::new(), Vec::new());
-    let tokens = random.random_range(1..40);
-    for _ in 0..tokens {
-        let word: u64 = random.random();
-        let choice = format!("{{\"index\":0,\"delta\":{{\"content\":\"{word:x} \"}}}}");
-        reply.extend_from_slice(format!("data: {{\"id\":\"soak-{seed:x}\",\"choices\":[{choice}]}}\n\n").as_bytes());
-        ends.push(reply.len());
-    }
-    let usage = format!("{{\"prompt_tokens\":7,\"completion_tokens\":{tokens}}}");
-    reply.extend_from_slice(format!("data: {{\"choices\":[],\"usage\":{usage}}}\n\ndata: [DONE]\n\n").as_bytes());
-    ends.push(reply.len());
-    ("text/event-stream", reply, ends)
-}
-
-/// Bytes without any structure.
-fn noise(random: &mut Pcg64Mcg, sizes: std::ops::Range<usize>) -> (&'static str, Vec<u8>, Vec<usize>) {
-    let pieces = random.random_range(1..30);
-    let (mut reply, mut ends) = (Vec::new(), Vec::new());
-    for _ in 0..pieces {
-        let size = random.random_range(sizes.clone());
-        let start = reply.len();
-        reply.resize(start + size, 0);
-        random.fill_bytes(&mut reply[start..]);
-        ends.push(reply.len());
-    }
-    ("application/octet-stream", reply, ends)
 }

@@ -31,7 +31,7 @@ pub(crate) fn streams(counts: &Counts, kinds: &[&'static str]) -> Table {
     table
 }
 
-/// How often each fault occurred.
+/// How often each fault and each unusual reply occurred.
 pub(crate) fn faults(counts: &Counts) -> Table {
     let mut table = table(&["fault of", "times"]);
     for (fault, times) in &counts.faults {

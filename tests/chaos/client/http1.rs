@@ -18,6 +18,10 @@ pub(super) async fn run(clients: &Clients, kind: &'static str, target: &Target) 
     let mut idle: Option<Io> = None;
     while !clients.has_ended() {
         let plan = clients.plan();
+        if plan.client == ClientFault::HalfOpen {
+            clients.observe(kind, &plan, target.abandon(&plan)).await;
+            continue;
+        }
         let connection = idle.take();
         let exchange = async {
             if let Some(io) = connection {
@@ -104,7 +108,7 @@ async fn read(mut io: Io, plan: &Plan) -> (Observed, Option<Io>) {
     let mut buffer = vec![0; 32 << 10];
     let mut unread = Vec::new();
     let mut reply: Option<(Response, BodyReader)> = None;
-    let fault_at = Plan::place(plan.client_at, plan.reply.len());
+    let fault_at = Plan::place(plan.client_at, plan.reply.bytes.len());
     let mut is_stalled = false;
     let end = loop {
         let received = match io.read(&mut buffer).await {

@@ -46,6 +46,10 @@ impl Connection {
 pub(super) async fn run(clients: &Clients, kind: &'static str, connection: &Connection) {
     while !clients.has_ended() {
         let plan = clients.plan();
+        if plan.client == ClientFault::HalfOpen {
+            clients.observe(kind, &plan, connection.target.abandon(&plan)).await;
+            continue;
+        }
         let exchange = async {
             loop {
                 match exchange(connection, &plan).await {
@@ -104,7 +108,7 @@ async fn exchange(connection: &Connection, plan: &Plan) -> Result<Observed, h2::
         head.headers.get("x-streamgauge-error").map(|value| String::from_utf8_lossy(value.as_bytes()).into());
     let mut seen =
         Observed { status: head.status.as_u16(), proxy_error, body: Vec::new(), end: End::Whole, reused: false };
-    let fault_at = Plan::place(plan.client_at, plan.reply.len());
+    let fault_at = Plan::place(plan.client_at, plan.reply.bytes.len());
     let mut is_stalled = false;
     while let Some(data) = body.data().await {
         let data = match data {

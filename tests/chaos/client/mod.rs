@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -21,6 +22,9 @@ use crate::plan::Plan;
 const SLOTS_PER_CONNECTION: usize = 40;
 /// How much longer than planned an exchange may take before it counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The beginning of a request, and of a record with a TLS client hello.
+const REQUEST: &[u8] = b"POST /v1/chat/completions HTTP/1.1\r\nHost: soak\r\nContent-";
+const HELLO: &[u8] = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
 
 /// A proxy as its clients see it.
 #[derive(Clone)]
@@ -36,6 +40,18 @@ impl Target {
         let Some(tls) = &self.tls else { return Ok(Io::Plain(tcp)) };
         let name = ServerName::try_from("127.0.0.1").expect("an address is a name");
         Ok(Io::Tls(Box::new(tls.connect(name, tcp).await?.into())))
+    }
+
+    /// Leaves a connection before its first request, or its handshake, is whole.
+    async fn abandon(&self, plan: &Plan) -> Observed {
+        let begin = if self.tls.is_some() { HELLO } else { REQUEST };
+        if let Ok(mut tcp) = TcpStream::connect(self.address).await {
+            let sent = tcp.write_all(&begin[..Plan::place(plan.client_at, begin.len())]).await;
+            if sent.is_ok() {
+                tokio::time::sleep(plan.pause).await;
+            }
+        }
+        Observed::left()
     }
 }
 

@@ -89,15 +89,16 @@ impl Connection {
     }
 
     async fn reply(&mut self, plan: &Plan) -> std::io::Result<Sent> {
-        let Plan { status, media_type, .. } = plan;
+        let Plan { status, reply, .. } = plan;
         let framing = match plan.framing {
             Framing::Chunked => "Transfer-Encoding: chunked\r\n".to_owned(),
-            Framing::Length => format!("Content-Length: {}\r\n", plan.reply.len()),
+            Framing::Length => format!("Content-Length: {}\r\n", reply.bytes.len()),
             Framing::Close => String::new(),
         };
         let closes = plan.framing == Framing::Close || plan.server == ServerFault::LateClose;
         let close = if closes { "Connection: close\r\n" } else { "" };
-        let coding = if plan.false_coding { "Content-Encoding: gzip\r\n" } else { "" };
+        let coding = reply.coding.map(|coding| format!("Content-Encoding: {coding}\r\n")).unwrap_or_default();
+        let media_type = reply.media_type;
         let head = format!("HTTP/1.1 {status} Soak\r\nContent-Type: {media_type}\r\n{framing}{coding}{close}\r\n");
         if plan.server == ServerFault::CutHead {
             self.io.write_all(&head.as_bytes()[..Plan::place(plan.server_at, head.len())]).await?;
@@ -112,7 +113,7 @@ impl Connection {
         let (mut from, mut sent) = (0, 0);
         let mut pieces: Vec<(Vec<u8>, Duration)> = Vec::new();
         for (end, pause) in &plan.pieces {
-            let payload = &plan.reply[from..*end];
+            let payload = &plan.reply.bytes[from..*end];
             let piece = match plan.framing {
                 Framing::Chunked => [format!("{:x}\r\n", payload.len()).as_bytes(), payload, b"\r\n"].concat(),
                 _ => payload.to_vec(),

@@ -59,12 +59,12 @@ async fn answer(
         respond.send_reset(Reason::INTERNAL_ERROR);
         return Ok(());
     }
-    let mut head = Response::builder().status(plan.status).header("content-type", plan.media_type);
-    if plan.false_coding {
-        head = head.header("content-encoding", "gzip");
+    let mut head = Response::builder().status(plan.status).header("content-type", plan.reply.media_type);
+    if let Some(coding) = plan.reply.coding {
+        head = head.header("content-encoding", coding);
     }
     if plan.server == ServerFault::BrokenChunk || plan.framing == crate::plan::Framing::Length {
-        head = head.header("content-length", plan.reply.len());
+        head = head.header("content-length", plan.reply.bytes.len());
     }
     let mut stream = respond.send_response(head.body(()).expect("a valid reply"), false)?;
     reply(&mut stream, &plan).await
@@ -72,13 +72,13 @@ async fn answer(
 
 /// Sends the body in its pieces; the fault occurs at its place among the bytes.
 async fn reply(stream: &mut SendStream<Bytes>, plan: &Plan) -> Result<(), h2::Error> {
-    let fault_at = Plan::place(plan.server_at, plan.reply.len());
+    let fault_at = Plan::place(plan.server_at, plan.reply.bytes.len());
     let mut from = 0;
     for (end, pause) in &plan.pieces {
         sleep(*pause).await;
         let is_faulty = plan.server != ServerFault::None && (from..*end).contains(&fault_at);
         let until = if is_faulty { fault_at } else { *end };
-        send(stream, &plan.reply[from..until], false).await?;
+        send(stream, &plan.reply.bytes[from..until], false).await?;
         if is_faulty {
             match plan.server {
                 ServerFault::Cut | ServerFault::Reset => {
@@ -91,11 +91,11 @@ async fn reply(stream: &mut SendStream<Bytes>, plan: &Plan) -> Result<(), h2::Er
                 _ => {}
             }
             let dribbled = if plan.server == ServerFault::Dribble { DRIBBLED_BYTES.min(*end - until) } else { 0 };
-            for byte in &plan.reply[until..until + dribbled] {
+            for byte in &plan.reply.bytes[until..until + dribbled] {
                 send(stream, &[*byte], false).await?;
                 sleep(Duration::from_millis(2)).await;
             }
-            send(stream, &plan.reply[until + dribbled..*end], false).await?;
+            send(stream, &plan.reply.bytes[until + dribbled..*end], false).await?;
         }
         from = *end;
     }

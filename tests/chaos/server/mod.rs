@@ -56,9 +56,9 @@ impl Server {
 
     /// One request in 50 gets the planted fault.
     fn with_planted_fault(&self, mut plan: Plan) -> Plan {
-        let middle = plan.reply.len() / 2;
+        let middle = plan.reply.bytes.len() / 2;
         match self.planted {
-            Some(Planted::WrongByte) if plan.seed.is_multiple_of(50) => plan.reply[middle] ^= 1,
+            Some(Planted::WrongByte) if plan.seed.is_multiple_of(50) => plan.reply.bytes[middle] ^= 1,
             Some(Planted::ShortReply) if plan.seed.is_multiple_of(50) => {
                 plan.server = crate::plan::ServerFault::Reset;
                 plan.server_at = 0.5;
