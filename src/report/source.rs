@@ -272,11 +272,23 @@ impl ReportSource {
         }
     }
 
+    /// True for the records of a run, or their folder, without its run file. They look like a capture.
+    fn has_lost_run_file(&self) -> bool {
+        let path = Path::new(&self.path);
+        !self.run && (path.ends_with(RECORDS_FILE) || path.join(RECORDS_FILE).is_file())
+    }
+
     /// The first reason why `other` is no further shard of this run's plan. `before` are the sources merged so far.
     /// Captures have no plan: those of several instances merge.
     fn difference_of_plan<'a>(&self, other: &Self, mut before: impl Iterator<Item = &'a Self>) -> Option<String> {
         if let Some(tool) = self.tool.as_ref().or(other.tool.as_ref()) {
             return Some(format!("results of {tool} have no shards"));
+        }
+        if let Some(lost) = [self, other].into_iter().find(|source| source.has_lost_run_file()) {
+            return Some(format!(
+                "{} has the records of a run without its {RUN_FILE}, so its plan is unknown",
+                lost.path
+            ));
         }
         if !self.run && !other.run {
             return None;
@@ -471,25 +483,13 @@ fn read_peer(
 pub fn read(opened: Vec<SourceReader>, fold: &mut Accumulator) -> Result<Vec<ReportSource>, SourceError> {
     ensure_one_plan(&opened)?;
     fold.zero_unix_ns = opened.iter().filter_map(|opened| opened.source.started_unix_ns).min();
-    let sources = for_each_request(opened, |request, counts| match counts {
+    for_each_request(opened, |request, counts| match counts {
         true => fold.add(&request),
         false => {
             fold.add_warm_up(&request);
             Ok(())
         }
-    })?;
-    ensure_known_plans(&sources)?;
-    Ok(sources)
-}
-
-/// Rejects records of a run that lost its run file, beside others: only their rows show that they had a plan.
-fn ensure_known_plans(sources: &[ReportSource]) -> Result<(), SourceError> {
-    let is_of_run = |path: &Path| path.ends_with(RECORDS_FILE) || path.join(RECORDS_FILE).is_file();
-    let is_lost = |source: &&ReportSource| source.without_run && is_of_run(Path::new(&source.path));
-    let Some(of_run) = sources.iter().find(is_lost) else { return Ok(()) };
-    let Some(other) = sources.iter().find(|other| other.path != of_run.path) else { return Ok(()) };
-    let reason = format!("{} has the records of a run without its {RUN_FILE}, so their plan is unknown", of_run.path);
-    Err(SourceError::NotOnePlan { first: other.path.clone(), other: of_run.path.clone(), reason })
+    })
 }
 
 /// Rejects sources whose merged figures would describe no experiment: runs of different plans, or runs and captures.
