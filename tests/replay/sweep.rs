@@ -91,7 +91,7 @@ fn listed_levels_are_run_once_and_reported_the_same_by_report() {
     // Every level has its own texts.
     let seeds: Vec<_> = file(&out)["runs"].as_array().unwrap().iter().map(|run| run["seed"].clone()).collect();
     assert!(seeds[0] != seeds[1] && seeds[1] != seeds[2], "{seeds:?}");
-    for (flag, begins) in [("--csv", "scope,metric,unit,stat,value\n"), ("--markdown", "- **sweep** ")] {
+    for (flag, begins) in [("--csv", "scope,metric,unit,stat,value\n"), ("--markdown", "- **date** ")] {
         let done = run(&["report", out.to_str().unwrap(), flag]);
         assert!(done.stdout.starts_with(begins) && done.stdout.contains("concurrency"), "{}", done.stdout);
     }
