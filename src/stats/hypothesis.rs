@@ -46,6 +46,16 @@ pub fn hedges_g(before: &[f64], after: &[f64]) -> Option<f64> {
     Some((b.mean - a.mean) / pooled * (1.0 - 3.0 / (4.0 * degrees - 1.0))).filter(|effect| effect.is_finite())
 }
 
+/// [`hedges_g`] on logarithms, as [`welch_relative`] compares them.
+pub fn hedges_g_relative(before: &[f64], after: &[f64], resolution: f64) -> Option<f64> {
+    hedges_g(&logarithms(before, resolution), &logarithms(after, resolution))
+}
+
+/// Geometric mean: a relative change of runs is the change of this mean. Values below `resolution` count as it.
+pub fn geometric_mean(values: &[f64], resolution: f64) -> f64 {
+    Moments::of(&logarithms(values, resolution)).mean.exp()
+}
+
 /// p-values adjusted for their number, in the order given. If those at most 0.05 count, the family has a false alarm in
 /// at most 5 of 100 cases (step-down; Holm, *A simple sequentially rejective multiple test procedure*, 1979).
 pub fn holm(p_values: &[f64]) -> Vec<f64> {

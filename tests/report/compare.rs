@@ -47,7 +47,7 @@ fn runs_of_one_plan_are_paired_and_the_slower_side_is_worse() {
     let comparison = json_of(&[&["--json"], &THREE[..]].concat());
     assert_eq!((&comparison["method"], &comparison["verdict"]["verdict"]), (&json!("paired_runs"), &json!("worse")));
     let itl = figure(&comparison, "itl.p50");
-    // Each side is the mean of what `report` prints for its runs.
+    // Each side is the geometric mean of what `report` prints for its runs, so its change is the one that is judged.
     let reported = |side: &str| {
         let p50 = |run| {
             let path = format!("{}/tests/data/runs/compare/{side}-{run}", env!("CARGO_MANIFEST_DIR"));
@@ -55,10 +55,15 @@ fn runs_of_one_plan_are_paired_and_the_slower_side_is_worse() {
             let report: Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
             report["metrics"]["itl"]["p50"].as_f64().unwrap()
         };
-        (p50(1) + p50(2) + p50(3)) / 3.0
+        (p50(1) * p50(2) * p50(3)).cbrt()
     };
     for side in ["before", "after"] {
         assert!((itl[side].as_f64().unwrap() - reported(side)).abs() < 1e-9, "{side}");
+    }
+    let figures = comparison["figures"].as_array().unwrap();
+    for figure in figures.iter().filter(|figure| figure["unit"] != "1") {
+        let [before, after, change] = ["before", "after", "change"].map(|key| figure[key].as_f64().unwrap());
+        assert!((after / before - 1.0 - change).abs() < 1e-9, "{figure}");
     }
     // Of the medians 14.158, 14.497 and 14.105 ms, and 19.190, 19.468 and 19.160 ms: the mean of the logarithms of the
     // ratios ± 4.3027 · s ÷ √3.

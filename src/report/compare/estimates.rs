@@ -8,7 +8,9 @@ use super::{ComparedFigure, ComparedRun, ComparisonMethod, FigureChange};
 use crate::stats::bootstrap::BlockBootstrap;
 use crate::stats::change::Change;
 use crate::stats::estimate::{Estimate, proportion, rate};
-use crate::stats::hypothesis::{hedges_g, paired, paired_relative, welch, welch_relative};
+use crate::stats::hypothesis::{
+    geometric_mean, hedges_g, hedges_g_relative, paired, paired_relative, welch, welch_relative,
+};
 use crate::stats::interval::NotEnoughData;
 
 /// Slices of time for a rate.
@@ -147,9 +149,17 @@ pub(super) fn change(
     (before, after): (&SideFigure, &SideFigure),
     method: ComparisonMethod,
 ) -> Option<FigureChange> {
-    let mean = |values: &[f64]| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
-    let (value_before, value_after) = (mean(&before.values)?, mean(&after.values)?);
     let (is_share, resolution) = (figure.is_share(), figure.resolution());
+    // The mean whose change is tested, or both could contradict each other.
+    let mean = |values: &[f64]| match values {
+        [] => None,
+        [value] => Some(*value),
+        _ if is_share || values.iter().all(|value| *value < resolution) => {
+            Some(values.iter().sum::<f64>() / values.len() as f64)
+        }
+        _ => Some(geometric_mean(values, resolution)),
+    };
+    let (value_before, value_after) = (mean(&before.values)?, mean(&after.values)?);
     let change: Result<Change, NotEnoughData> = match method {
         ComparisonMethod::Bootstrap | ComparisonMethod::PairedBootstrap => {
             let (before, after) = (before.estimate.as_ref()?, after.estimate.as_ref()?);
@@ -165,7 +175,8 @@ pub(super) fn change(
     };
     let effect_size = match before.moments.zip(after.moments) {
         Some((before, after)) => cohens_d(before, after),
-        None => hedges_g(&before.values, &after.values),
+        None if is_share => hedges_g(&before.values, &after.values),
+        None => hedges_g_relative(&before.values, &after.values, resolution),
     };
     Some(FigureChange {
         figure,

@@ -152,7 +152,7 @@ pub struct FigureChange {
     pub figure: ComparedFigure,
     /// Its name for people.
     pub label: String,
-    /// Value of the first side, in the display unit; the mean of several runs.
+    /// Value of the first side, in the display unit. Of several runs it is the geometric mean, for a share the mean.
     pub before: f64,
     /// Value of the second side.
     pub after: f64,
