@@ -1,7 +1,9 @@
 //! Two real llama-servers behind a round-robin and behind a sticky front: what the front changes, measured and predicted.
 
+use std::path::{Path, PathBuf};
+
 use serde_json::Value;
-use tempfile::{TempDir, tempdir};
+use tempfile::tempdir;
 
 use super::awake_cores::AwakeCores;
 use super::clients::url;
@@ -15,34 +17,48 @@ const CONVERSATIONS: [&str; 3] = ["--isl=700", "--turns=4", "--think=500ms"];
 const PROMPTS: [&str; 1] = ["--isl=uniform:40:2800"];
 /// Conversations per second.
 const RATE: f64 = 0.3;
-/// Seconds of each load of conversations.
-const SECONDS: f64 = 100.0;
-/// Largest error of the predicted difference in cached tokens, as a share of the measured one.
+/// Rounds of every load: a machine that changes its speed changes it for what is fitted, measured and compared.
+const ROUNDS: [u32; 4] = [1, 2, 3, 4];
+/// Seconds of each load.
+const SECONDS: f64 = 25.0;
+/// Largest error of a predicted difference, as a share of the measured one.
 const MAX_ERROR: f64 = 0.3;
 
-/// Two engines, each behind a proxy of its own, and the files of the test.
-struct Pods {
+/// Two engines behind one front.
+struct Fleet {
     engines: [Tool; 2],
-    folder: TempDir,
+    /// How nginx chooses an engine; without a rule it takes turns.
+    rule: &'static str,
+    folder: PathBuf,
 }
 
-impl Pods {
-    fn text(&self, name: &str) -> String {
-        self.folder.path().join(name).display().to_string()
+impl Fleet {
+    /// Engines with slots for eight whole conversations, so that the fronts differ and not what the caches hold. Without a
+    /// copy of the slots in main memory, which costs time of its own.
+    fn start(folder: PathBuf, rule: &'static str) -> Self {
+        std::fs::create_dir(&folder).unwrap();
+        let flags = ["--parallel", "8", "--ctx-size", "32768", "--cache-ram", "0"];
+        let fleet = Self { engines: [0, 1].map(|_| tools::llama_with(&flags)), rule, folder };
+        // What an engine does only once.
+        fleet.run("first", (1, &CONVERSATIONS), [1.0, 5.0]);
+        fleet
     }
 
-    /// Sends a load to nginx, which chooses an engine by `rule`, or takes turns without one. Proxies capture it as
-    /// `NAME-0` and `NAME-1`.
-    fn run(&self, name: &str, (seed, load): (u32, &[&str]), [rate, seconds]: [f64; 2], rule: &'static str) {
+    fn text(&self, name: &str) -> String {
+        self.folder.join(name).display().to_string()
+    }
+
+    /// Sends a load to the front. Proxies capture it as `NAME-0` and `NAME-1`.
+    fn run(&self, name: &str, (seed, load): (u32, &[&str]), [rate, seconds]: [f64; 2]) {
         let proxies = [0, 1].map(|pod| {
             ProxyProcess::with(self.engines[pod].addr, |command| {
-                command.arg("--capture").arg(self.folder.path().join(format!("{name}-{pod}")));
-                command.arg("--capture-key").arg(self.folder.path().join("key")).arg("--capture-block=16");
+                command.arg("--capture").arg(self.text(&format!("{name}-{pod}"))).arg("--capture-block=16");
+                command.arg("--capture-key").arg(self.folder.with_file_name("key"));
                 command.arg("--capture-tokenizer").arg(tools::tokenizer());
             })
         });
-        let folder = self.folder.path().join(format!("nginx-{name}"));
-        let front = tools::nginx(&[proxies[0].addr, proxies[1].addr], rule, &folder);
+        let front =
+            tools::nginx(&[proxies[0].addr, proxies[1].addr], self.rule, &self.folder.join(format!("nginx-{name}")));
         let tokenizer = format!("--tokenizer={}", tools::tokenizer().display());
         let flags = [
             "--model=tiny",
@@ -62,57 +78,70 @@ impl Pods {
         assert!(done.status.success(), "{name}: {}", String::from_utf8_lossy(&done.stderr));
         proxies.into_iter().for_each(ProxyProcess::end);
     }
+
+    /// What the proxies captured of a load, as one trace.
+    fn traffic(&self, name: &str) -> String {
+        let [file, first, second] = ["traffic.jsonl.zst", "0", "1"].map(|of| self.text(&format!("{name}-{of}")));
+        let merged = streamgauge(&["capture", "merge", &first, &second, "-o", &file]);
+        assert!(merged.status.success(), "{}", String::from_utf8_lossy(&merged.stderr));
+        file
+    }
 }
 
-/// Engines with room for four whole conversations, so that the fronts differ and not what the caches hold. Without a copy of
-/// the slots in main memory, which costs time of its own.
-fn engines() -> [Tool; 2] {
-    [0, 1].map(|_| tools::llama_with(&["--ctx-size", "16384", "--cache-ram", "0"]))
+/// Mean TTFT in milliseconds and cached tokens over runs of equally many requests.
+fn figures(runs: &[String]) -> [f64; 2] {
+    let reports: Vec<_> = runs.iter().map(|run| json_of(&["report", run, "--json"])).collect();
+    let sum = |figure: fn(&Value) -> &Value| -> f64 {
+        reports.iter().map(|report| figure(report).as_f64().unwrap_or_else(|| panic!("{report}"))).sum()
+    };
+    [sum(|report| &report["metrics"]["ttft"]["avg"]) / reports.len() as f64, sum(|report| &report["tokens"]["cached"])]
 }
 
-/// Mean TTFT in milliseconds and cached tokens of a run.
-fn figures(run: &str) -> [f64; 2] {
-    let report = json_of(&["report", run, "--json"]);
-    let of = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{report}"));
-    [of(&report["metrics"]["ttft"]["avg"]), of(&report["tokens"]["cached"])]
+/// Simulates each round's traffic at two replicas by both routers; the runs of each.
+fn simulated(twin: &str, sticky: &Fleet, folder: &Path) -> [Vec<String>; 2] {
+    let routers = ["--router=round-robin", "--router=session"];
+    let simulate = |round: u32| {
+        let out = folder.join(format!("simulated-{round}")).display().to_string();
+        // A proxy knows the conversations that come to it, so only the sticky front's captures have whole ones.
+        let traffic = sticky.traffic(&format!("conversations-{round}"));
+        let variants = ["--traffic", &traffic, "--replicas=2", "--out", &out, "--json"];
+        json_of(&[&["twin", "run", twin], &variants[..], &routers].concat());
+        out
+    };
+    let folders = ROUNDS.map(simulate);
+    ["2-round-robin", "2-session"].map(|variant| folders.iter().map(|of| format!("{of}/{variant}")).collect())
 }
 
 #[test]
-#[ignore = "takes six minutes: tests/run --real"]
+#[ignore = "takes eight minutes: tests/run --real"]
 fn a_twin_predicts_what_a_sticky_front_changes_on_two_llama_servers() {
     let (_turn, _cores) = (processes::exclusive_turn(), AwakeCores::start());
-    let mut pods = Pods { engines: engines(), folder: tempdir().unwrap() };
-    std::fs::write(pods.folder.path().join("key"), "a key of sixteen bytes and more").unwrap();
-    // What an engine does only once.
-    pods.run("first", (1, &CONVERSATIONS), [1.0, 5.0], "");
-    // To both engines, which share cores: an engine is as fast in the fit as beside the other one.
-    pods.run("prompts", (5, &PROMPTS), [1.6, 60.0], "");
-    pods.run("fitted", (2, &CONVERSATIONS), [RATE, SECONDS], "");
-    // The same conversations for both fronts, and engines that know none of them.
-    pods.run("turns", (3, &CONVERSATIONS), [RATE, SECONDS], "");
-    pods.engines = engines();
-    pods.run("second", (4, &CONVERSATIONS), [1.0, 5.0], "");
-    pods.run("sticky", (3, &CONVERSATIONS), [RATE, SECONDS], "hash $remote_addr$remote_port;");
+    let folder = tempdir().unwrap();
+    std::fs::write(folder.path().join("key"), "a key of sixteen bytes and more").unwrap();
+    let in_turns = Fleet::start(folder.path().join("in-turns"), "");
+    let sticky = Fleet::start(folder.path().join("sticky"), "hash $remote_addr$remote_port;");
+    for round in ROUNDS {
+        // To both engines, which share cores: an engine is as fast in the fit as beside the other one.
+        in_turns.run(&format!("prompts-{round}"), (10 * round, &PROMPTS), [1.6, SECONDS]);
+        in_turns.run(&format!("fitted-{round}"), (10 * round + 1, &CONVERSATIONS), [RATE, SECONDS]);
+        // The same conversations for both fronts.
+        for fleet in [&in_turns, &sticky] {
+            fleet.run(&format!("conversations-{round}"), (10 * round + 2, &CONVERSATIONS), [RATE, SECONDS]);
+        }
+    }
 
-    let (captures, twin) = ([pods.text("prompts-0"), pods.text("fitted-0")], pods.text("twin.json"));
-    eprintln!("{:#}", json_of(&["twin", "fit", &captures[0], &captures[1], "-o", &twin, "--json"]));
-    // A proxy knows the conversations that come to it, so only the sticky front's captures have whole ones.
-    let [traffic, simulated] = [pods.text("traffic.jsonl.zst"), pods.text("simulated")];
-    let merged = streamgauge(&["capture", "merge", &pods.text("sticky-0"), &pods.text("sticky-1"), "-o", &traffic]);
-    assert!(merged.status.success(), "{}", String::from_utf8_lossy(&merged.stderr));
-    let routers = ["--router=round-robin", "--router=session"];
-    let variants = ["--traffic", &traffic, "--replicas=2", "--out", &simulated, "--json"];
-    json_of(&[&["twin", "run", &twin], &variants[..], &routers].concat());
+    let captures = ["prompts", "fitted"].map(|load| ROUNDS.map(|round| in_turns.text(&format!("{load}-{round}-0"))));
+    let captures: Vec<&str> = captures.iter().flatten().map(String::as_str).collect();
+    let twin = folder.path().join("twin.json").display().to_string();
+    eprintln!("{:#}", json_of(&[&["twin", "fit"], &captures[..], &["-o", &twin, "--json"]].concat()));
 
-    let measured = ["turns", "sticky"].map(|name| figures(&pods.text(name)));
-    let predicted = ["2-round-robin", "2-session"].map(|name| figures(&format!("{simulated}/{name}")));
-    let [time, cached] = [(0, "mean TTFT in ms"), (1, "cached tokens")].map(|(at, figure)| {
+    let conversations = |fleet: &Fleet| ROUNDS.map(|round| fleet.text(&format!("conversations-{round}")));
+    let measured = [&in_turns, &sticky].map(|fleet| figures(&conversations(fleet)));
+    let predicted = simulated(&twin, &sticky, folder.path()).map(|runs| figures(&runs));
+    for (at, figure) in ["mean TTFT in ms", "cached tokens"].into_iter().enumerate() {
         let [measured, predicted] = [measured, predicted].map(|of| (of[0][at], of[1][at], of[1][at] - of[0][at]));
         eprintln!("| {figure} | in turns, sticky, difference | measured {measured:.0?} | predicted {predicted:.0?} |");
-        (measured.2, predicted.2)
-    });
-    // The size of the difference in time is printed only: the fronts are measured minutes apart, and the machine changes
-    // its speed meanwhile.
-    assert!(time.0 < 0.0 && time.1 < 0.0, "{time:?}: a sticky front makes first tokens faster");
-    assert!((cached.1 / cached.0 - 1.0).abs() <= MAX_ERROR, "{cached:?} cached tokens measured and predicted");
+        let error = predicted.2 / measured.2 - 1.0;
+        assert!(error.abs() <= MAX_ERROR, "{figure}: a difference of {}, {} predicted", measured.2, predicted.2);
+    }
 }
