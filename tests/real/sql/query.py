@@ -7,14 +7,18 @@ With `iceberg` Trino, which has run before, copies the rows into a table of Iceb
 import json
 import os
 import pathlib
+import platform
 import re
 import sys
+import tempfile
 import time
+import zipfile
 
 os.environ["TZ"] = "UTC"
 time.tzset()
 
 folder, captures, ttft, tpot, engine = sys.argv[1:6]
+scratch = tempfile.TemporaryDirectory()  # until the program ends
 QUERIES = ["latency", "latency_by_instance", "goodput", "traffic", "reuse", "cost"]
 
 
@@ -57,11 +61,17 @@ def clickhouse():
 
 
 def spark():
+    import pyspark
     from pyspark.sql import SparkSession
 
+    # Where musl is installed, Snappy loads the library for musl, whatever libc the machine runs.
+    (snappy,) = pathlib.Path(pyspark.__file__).parent.glob("jars/snappy-java-*.jar")
+    library = f"org/xerial/snappy/native/Linux/{platform.machine()}/libsnappyjava.so"
+    library = pathlib.Path(zipfile.ZipFile(snappy).extract(library, scratch.name))
     settings = {
         "spark.driver.memory": "3g",
         "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": f"-Dorg.xerial.snappy.lib.path={library.parent} -Dorg.xerial.snappy.lib.name={library.name}",
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": 4,
