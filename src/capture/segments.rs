@@ -287,8 +287,9 @@ impl CaptureFolder {
         if let Some(converter) = &self.converter {
             converter.push(segment.path);
         }
-        drop(segment.file);
         if let Some((uploader, _)) = &self.uploads {
+            // A child process between its fork and its exec has a copy of the file, and a close would leave it locked.
+            let _unlocked = segment.file.unlock().is_ok();
             uploader.wake();
         }
         synced
@@ -363,6 +364,7 @@ fn acquire_lock(lock: &File) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::StorageUrl;
     use crate::measure::time::Stamp;
 
     const ALL: Retention = Retention { bytes: u64::MAX, age: Gap::from_nanos(u64::MAX) };
@@ -443,6 +445,25 @@ mod tests {
         drop(first);
         // The waiting lock thread belongs to the successor alone.
         drop(second);
+    }
+
+    #[test]
+    fn a_closed_segment_is_uploaded_though_a_child_process_still_has_a_copy_of_its_file() {
+        let (folder, lake) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let url = StorageUrl::parse(&format!("file://{}/c", lake.path().display())).unwrap().unwrap();
+        let mut open = CaptureFolder::open(folder.path(), ALL, at(1)).unwrap();
+        let target = UploadTarget { url, instance: "pod-1".to_owned() };
+        open.upload(&target, false, Arc::default(), Clock::Monotonic).unwrap();
+        open.write(b"one", at(1)).unwrap();
+        let _copy = open.open_segment.as_ref().unwrap().file.try_clone().unwrap();
+        open.close().unwrap();
+        for _ in 0..1_000 {
+            if names(folder.path()).is_empty() {
+                return;
+            }
+            thread::sleep(Gap::from_millis(10).into());
+        }
+        panic!("the segment stays in the spool");
     }
 
     #[test]
