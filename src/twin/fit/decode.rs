@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::Residual;
+use super::context_cost::ContextCost;
 use super::estimate::{EQUAL_RESIDUAL, PlaneColumn, estimate_of};
 use super::observation::Observation;
-use super::robust::{COLUMNS, PlaneFit, Point, ROUNDS, fit_plane_to};
+use super::robust::{COLUMNS, PlaneFit, ROUNDS, fit_plane_to};
 use super::steps::EngineStep;
 use super::windows::{DecodePoint, decode_windows};
 use crate::twin::parameter::{Parameter, ParameterEstimate};
@@ -21,7 +22,7 @@ const MAX_OCTAVE_POINTS: usize = 200;
 const KNEES: [f64; 7] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
 /// Points on each side of a knee that show it.
 const MIN_SIDE_POINTS: usize = 30;
-/// A knee, or a cost of context, is accepted if it reduces the residual to this share.
+/// A knee is accepted if it reduces the residual to this share.
 const MIN_GAIN: f64 = 0.95;
 /// Residuals below this share of a step show no knee.
 const MIN_RESIDUAL: f64 = 0.01;
@@ -69,12 +70,13 @@ impl DecodeFit {
     }
 
     fn of_points(points: Vec<DecodePoint>) -> Option<Self> {
+        let context = ContextCost::of(&points);
         let points = balanced(points);
         let mut times: Vec<f64> = points.iter().map(|point| point.time).collect();
         times.sort_unstable_by(f64::total_cmp);
         let typical = *times.get(times.len() / 2)?;
-        let chosen = best_plane(&points, typical)?;
-        Some(Self { chosen, others: equal_planes(&points, chosen), points, typical })
+        let chosen = best_plane(&points, context, typical)?;
+        Some(Self { chosen, others: equal_planes(&points, context, chosen), points, typical })
     }
 
     /// Time of a step with these numbers of sequences and context tokens, in nanoseconds.
@@ -156,18 +158,22 @@ fn balanced(points: Vec<DecodePoint>) -> Vec<DecodePoint> {
 }
 
 impl BentPlane {
-    fn fit(points: &[DecodePoint], has_seqs: bool, has_context: bool, knee: f64) -> Option<Self> {
-        let used = [true, has_seqs, has_context, knee.is_finite()];
-        let drawn: Vec<Point> =
-            points.iter().map(|point| (columns(point.seqs, point.context, knee), point.time)).collect();
-        Some(Self { plane: fit_plane_to(&drawn, used, ROUNDS)?, knee })
+    /// Fits what the context does not cost.
+    fn fit(points: &[DecodePoint], has_seqs: bool, context: ContextCost, knee: f64) -> Option<Self> {
+        let used = [true, has_seqs, false, knee.is_finite()];
+        let less = |point: &DecodePoint| {
+            (columns(point.seqs, point.context, knee), point.time - context.nanos * point.context)
+        };
+        let mut plane = fit_plane_to(&points.iter().map(less).collect::<Vec<_>>(), used, ROUNDS)?;
+        (plane.coefficients[2], plane.errors[2]) = (context.nanos, context.error);
+        Some(Self { plane, knee })
     }
 
     /// A plane with this knee, if enough points lie on each side of it.
-    fn bent(points: &[DecodePoint], has_context: bool, knee: f64) -> Option<Self> {
+    fn bent(points: &[DecodePoint], context: ContextCost, knee: f64) -> Option<Self> {
         let below = points.iter().filter(|point| point.seqs <= knee).count();
         let is_shown = knee >= 1.0 && below.min(points.len() - below) >= MIN_SIDE_POINTS;
-        if is_shown { Self::fit(points, true, has_context, knee) } else { None }
+        if is_shown { Self::fit(points, true, context, knee) } else { None }
     }
 
     fn is_bent(&self) -> bool {
@@ -178,42 +184,27 @@ impl BentPlane {
         self.plane.total_residual
     }
 
-    fn has_context(&self) -> bool {
-        self.plane.coefficients[2] > 0.0
-    }
-
     /// The largest value of a column among the points.
     fn largest(&self, column: usize, points: &[DecodePoint]) -> f64 {
         points.iter().map(|point| columns(point.seqs, point.context, self.knee)[column]).fold(0.0, f64::max)
     }
 }
 
-/// The simplest plane that explains the points: a cost of context and a knee only if they show. Sequences of like lengths
-/// do not tell context from their number, and an accidental cost of it would be multiplied by longer contexts.
-fn best_plane(points: &[DecodePoint], typical: f64) -> Option<BentPlane> {
-    let best = |has_context: bool| {
-        let straight = BentPlane::fit(points, true, has_context, f64::INFINITY)?;
-        let is_noisy = straight.total_residual() > MIN_RESIDUAL * typical;
-        let bent = if is_noisy { best_bend(points, has_context) } else { None };
-        Some(bent.filter(|bent| bent.total_residual() < MIN_GAIN * straight.total_residual()).unwrap_or(straight))
+/// The simplest plane that explains the points: a knee only if it shows.
+fn best_plane(points: &[DecodePoint], context: ContextCost, typical: f64) -> Option<BentPlane> {
+    let Some(straight) = BentPlane::fit(points, true, context, f64::INFINITY) else {
+        // Always the same number of sequences.
+        return BentPlane::fit(points, false, context, f64::INFINITY);
     };
-    let (with, without) = (best(true), best(false));
-    let simplest = match (with, without) {
-        (Some(with), Some(without)) => {
-            Some(if with.total_residual() < MIN_GAIN * without.total_residual() { with } else { without })
-        }
-        (with, without) => with.or(without),
-    };
-    // Always the same number of sequences.
-    simplest
-        .or_else(|| BentPlane::fit(points, false, true, f64::INFINITY))
-        .or_else(|| BentPlane::fit(points, false, false, f64::INFINITY))
+    let is_noisy = straight.total_residual() > MIN_RESIDUAL * typical;
+    let bent = if is_noisy { best_bend(points, context) } else { None };
+    Some(bent.filter(|bent| bent.total_residual() < MIN_GAIN * straight.total_residual()).unwrap_or(straight))
 }
 
 /// The plane with the knee that explains the points best: the best of [`KNEES`], then the integers around it in steps
 /// that halve.
-fn best_bend(points: &[DecodePoint], has_context: bool) -> Option<BentPlane> {
-    let fit = |knee: f64| BentPlane::bent(points, has_context, knee);
+fn best_bend(points: &[DecodePoint], context: ContextCost) -> Option<BentPlane> {
+    let fit = |knee: f64| BentPlane::bent(points, context, knee);
     let better = |a: &BentPlane, b: &BentPlane| a.total_residual().total_cmp(&b.total_residual());
     let mut best = KNEES.into_iter().filter_map(fit).min_by(better)?;
     let mut step = (best.knee / 2.0).floor();
@@ -225,19 +216,17 @@ fn best_bend(points: &[DecodePoint], has_context: bool) -> Option<BentPlane> {
     Some(best)
 }
 
-/// Planes that explain the points about as well as the chosen one: with the cost of context that it leaves out, and with
-/// the knees around its own.
-fn equal_planes(points: &[DecodePoint], chosen: BentPlane) -> Vec<BentPlane> {
+/// Planes that explain the points about as well as the chosen one: with the least and the greatest cost of context, and
+/// with the knees around its own.
+fn equal_planes(points: &[DecodePoint], context: ContextCost, chosen: BentPlane) -> Vec<BentPlane> {
     let is_equal = |bent: &BentPlane| bent.total_residual() <= EQUAL_RESIDUAL * chosen.total_residual();
-    let (has_context, knee) = (chosen.has_context(), chosen.knee);
-    let mut planes: Vec<BentPlane> = Vec::new();
-    if !has_context {
-        planes.extend(BentPlane::fit(points, true, true, knee).filter(is_equal));
-    }
+    let has_seqs = chosen.plane.errors[1].is_finite();
+    let other = |context: ContextCost| BentPlane::fit(points, has_seqs, context, chosen.knee);
+    let mut planes: Vec<BentPlane> = context.limits().into_iter().filter_map(other).collect();
     if chosen.is_bent() {
-        let fit = |knee: f64| BentPlane::bent(points, has_context, knee).filter(is_equal);
-        planes.extend((1..).map_while(|step| fit(knee - f64::from(step))));
-        planes.extend((1..).map_while(|step| fit(knee + f64::from(step))));
+        let fit = |knee: f64| BentPlane::bent(points, context, knee).filter(is_equal);
+        planes.extend((1..).map_while(|step| fit(chosen.knee - f64::from(step))));
+        planes.extend((1..).map_while(|step| fit(chosen.knee + f64::from(step))));
     }
     planes
 }
@@ -279,5 +268,44 @@ mod tests {
             let ParameterEstimate { low, high, .. } = costs[&parameter];
             assert!((low.unwrap()..=high.unwrap()).contains(&truth), "{parameter:?}: {:?}", costs[&parameter]);
         }
+    }
+
+    /// Batches of one to four sequences of 50 to 500 tokens, whose times are off by a quarter, as a busy machine's are.
+    fn noisy(nanos_per_token: f64) -> ParameterEstimate {
+        let (mut random, noise) = (StdRng::seed_from_u64(7), Normal::new(1.0, 0.25).unwrap());
+        let points = (0..800_u32).map(|number| {
+            let seqs = f64::from(1 + number % 4);
+            let context = seqs * f64::from(50 + number * 131 % 450);
+            let time = 150_000.0 + 350_000.0 * seqs + nanos_per_token * context;
+            DecodePoint { seqs, context, time: time * noise.sample(&mut random) }
+        });
+        let mut parameters = BTreeMap::new();
+        DecodeFit::of_points(points.collect()).unwrap().write(&mut parameters);
+        parameters[&Parameter::KvToken]
+    }
+
+    #[test]
+    fn a_cost_of_context_that_noise_is_larger_than_is_fitted_and_none_is_invented() {
+        let shown = noisy(300.0);
+        let (low, assumed, high) = (shown.low.unwrap(), shown.value.or(shown.assumed).unwrap(), shown.high.unwrap());
+        assert!((low..=high).contains(&300.0) && (assumed / 300.0 - 1.0).abs() < 0.3, "{shown:?}");
+        let none = noisy(0.0);
+        assert_eq!((none.low, none.value.or(none.assumed)), (Some(0.0), Some(0.0)), "{none:?}");
+    }
+
+    /// A further sequence costs ever less, by a curve that no knee draws, and brings its context with it.
+    #[test]
+    fn a_curve_over_the_batches_is_no_cost_of_context() {
+        let (mut random, noise) = (StdRng::seed_from_u64(3), Normal::new(1.0, 0.05).unwrap());
+        let points = (0..3_000_u32).map(|number| {
+            let seqs = f64::from(1 + number % 100);
+            let context = seqs * f64::from(100 + number * 131 % 40);
+            let time = (10e6 + 2e6 * seqs.powf(0.7)) * noise.sample(&mut random);
+            DecodePoint { seqs, context, time }
+        });
+        let mut parameters = BTreeMap::new();
+        DecodeFit::of_points(points.collect()).unwrap().write(&mut parameters);
+        let cost = parameters[&Parameter::KvToken];
+        assert_eq!(cost.value.or(cost.assumed), Some(0.0), "{cost:?}");
     }
 }

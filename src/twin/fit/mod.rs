@@ -11,6 +11,7 @@
 
 mod cache_size;
 mod cold_start;
+mod context_cost;
 mod decode;
 mod estimate;
 mod held_out;
