@@ -3,6 +3,7 @@
 
 use tempfile::tempdir;
 
+use super::awake_cores::AwakeCores;
 use super::clients::url;
 use super::program::{ProxyProcess, json_of, streamgauge};
 use super::{processes, tools};
@@ -10,6 +11,8 @@ use super::{processes, tools};
 const SLO: &str = "--slo=chat: ttft<=1s";
 /// One replica: four sequences.
 const REPLICA: [&str; 1] = ["--max-num-seqs=4"];
+/// So far apart that of two levels that miss, after which a sweep stops, the second surely misses.
+const RATES: &str = "--rates=2,3,4,5,6.5,8.5,11,14,18,24";
 /// Each level lasts as long as each check of the plan.
 const LENGTH: [&str; 3] = ["--duration=20s", "--max-lag=1h", "--no-audit"];
 /// Nothing in reserve, so that the replicas are those of the arrivals.
@@ -18,7 +21,7 @@ const NO_RESERVES: [&str; 3] = ["--headroom=0%", "--fail=0", "--start-up=0s"];
 #[test]
 #[ignore = "needs vLLM and AIPerf: tests/run --real"]
 fn a_plan_for_what_aiperf_sent_holds_when_it_is_run() {
-    let _turn = processes::exclusive_turn();
+    let (_turn, _cores) = (processes::exclusive_turn(), AwakeCores::start());
     let (vllm, folder) = (tools::vllm_with_flags(&REPLICA), tempdir().unwrap());
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (captured, sweep, target) = (path("captured"), path("sweep"), url(vllm.addr));
@@ -29,7 +32,7 @@ fn a_plan_for_what_aiperf_sent_holds_when_it_is_run() {
     tools::run("aiperf", &[&url(proxy.addr), &path("aiperf"), "--", "--request-rate=3"]);
     drop(proxy);
 
-    let levels = ["sweep", &captured, "--target", &target, "--rates=1..24+1", SLO, "--out", &sweep, "--json"];
+    let levels = ["sweep", &captured, "--target", &target, RATES, SLO, "--out", &sweep, "--json"];
     let swept = streamgauge(&[&levels[..], &LENGTH].concat());
     assert!(swept.status.success(), "{}", String::from_utf8_lossy(&swept.stderr));
     let plan_of = |traffic: &str| {
@@ -38,7 +41,8 @@ fn a_plan_for_what_aiperf_sent_holds_when_it_is_run() {
     let plan = |rate: f64| plan_of(&format!("{rate}/s"));
     let capacity = &plan(1.0)["capacity"];
     let [holds, misses] = ["rate", "high"].map(|key| capacity[key].as_f64().unwrap_or_else(|| panic!("{capacity}")));
-    let (light, heavy) = (0.8 * holds, 1.3 * misses);
+    // A machine that changes its speed by a fifth changes neither answer.
+    let (light, heavy) = (0.7 * holds, 1.1 * misses);
     let replicas = |rate| plan(rate)["fleet"]["peak_replicas"].as_u64().unwrap();
     let (one, several) = (replicas(light), replicas(heavy));
     eprintln!(
