@@ -6,11 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use super::robust::{COLUMNS, Point, ROUNDS, fit_plane};
+use super::robust::{COLUMNS, Point, ROUNDS, fit_plane, stride};
 use super::windows::DecodePoint;
 
-/// Points that a regression uses; of more, evenly spaced ones.
-const MAX_POINTS: usize = 5_000;
 /// A cost is accepted if it is so many standard errors: an accidental one would be multiplied by longer contexts. The
 /// residual does not decide: it is mostly the machine's noise, also where longer contexts would double a step.
 const MIN_ERRORS: f64 = 3.0;
@@ -28,9 +26,8 @@ pub(super) struct ContextCost {
 
 impl ContextCost {
     pub(super) fn of(points: &[DecodePoint]) -> Self {
-        let thin = points.len().div_ceil(MAX_POINTS).max(1);
         let mut batches: BTreeMap<u64, Vec<&DecodePoint>> = BTreeMap::new();
-        for point in points.iter().step_by(thin) {
+        for point in points.iter().step_by(stride(points.len())) {
             batches.entry(point.seqs.round() as u64).or_default().push(point);
         }
         let differences: Vec<Point> = batches.values().flat_map(|batch| differences(batch)).collect();

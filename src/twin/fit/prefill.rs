@@ -6,12 +6,10 @@ use super::Residual;
 use super::decode::DecodeFit;
 use super::estimate::{EQUAL_RESIDUAL, PlaneColumn, estimate_of};
 use super::observation::{Observation, ObservedRequest};
-use super::robust::{COLUMNS, COMPARISON_ROUNDS, PlaneFit, Point, ROUNDS, fit_plane, fit_plane_to};
+use super::robust::{COLUMNS, COMPARISON_ROUNDS, PlaneFit, Point, ROUNDS, fit_plane, fit_plane_to, stride};
 use super::steps::EngineStep;
 use crate::twin::parameter::{Parameter, ParameterEstimate};
 
-/// Points that a regression uses; of more, evenly spaced ones.
-const MAX_POINTS: usize = 5_000;
 /// Points that suffice to choose a token budget.
 const MAX_BUDGET_POINTS: usize = 400;
 /// A token budget is accepted if it reduces the residual to this share.
@@ -84,10 +82,9 @@ impl PrefillFit {
             Some((columns, ttft - budget.chunks(tokens) * alone))
         };
         let mut points: Vec<Point> = Vec::new();
-        let thin = |count: usize| count.div_ceil(MAX_POINTS).max(1);
-        points.extend(isolated.iter().step_by(thin(isolated.len())).filter_map(point));
+        points.extend(isolated.iter().step_by(stride(isolated.len())).filter_map(point));
         let split = |(columns, _): &&Point| budget.high.is_none() || columns[1] <= budget.round() / 2.0;
-        points.extend(loaded.iter().filter(split).step_by(thin(loaded.len())));
+        points.extend(loaded.iter().filter(split).step_by(stride(loaded.len())));
         let mut largest = [0.0; COLUMNS];
         for (columns, _) in &points {
             largest.iter_mut().zip(columns).for_each(|(largest, column)| *largest = column.max(*largest));

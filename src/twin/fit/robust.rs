@@ -6,6 +6,8 @@ pub(super) const COLUMNS: usize = 4;
 pub(super) const ROUNDS: usize = 40;
 /// Rounds that suffice to compare fits.
 pub(super) const COMPARISON_ROUNDS: usize = 5;
+/// Points that a regression uses; of more, evenly spaced ones.
+const MAX_POINTS: usize = 5_000;
 /// Share of a column that the other columns must leave unexplained.
 const MIN_INDEPENDENT_SHARE: f64 = 1e-9;
 /// Residuals beyond this many median absolute deviations are outliers.
@@ -13,6 +15,11 @@ const MAX_DEVIATIONS: f64 = 5.0;
 
 /// One point: the columns, and y.
 pub(super) type Point = ([f64; COLUMNS], f64);
+
+/// The step between the points that a regression uses, of so many.
+pub(super) fn stride(count: usize) -> usize {
+    count.div_ceil(MAX_POINTS).max(1)
+}
 
 /// A fitted plane.
 #[derive(Clone, Copy, Debug, Default)]
