@@ -1,13 +1,21 @@
 //! Cores that never sleep.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, RwLockWriteGuard};
 use std::thread::JoinHandle;
 
 use thread_priority::ThreadPriority;
 use thread_priority::unix::{
     NormalThreadSchedulePolicy, ThreadSchedulePolicy, set_thread_priority_and_policy, thread_native_id,
 };
+
+use super::processes::exclusive_turn;
+
+/// A turn alone on cores that do not sleep, for tests of how long an engine takes.
+pub(crate) fn timed_turn() -> (AwakeCores, RwLockWriteGuard<'static, ()>) {
+    let turn = exclusive_turn();
+    (AwakeCores::start(), turn)
+}
 
 /// Keeps every core busy with a thread of idle priority, which any other thread preempts at once.
 ///
@@ -19,7 +27,7 @@ pub(crate) struct AwakeCores {
 }
 
 impl AwakeCores {
-    pub(crate) fn start() -> Self {
+    fn start() -> Self {
         let is_over = Arc::<AtomicBool>::default();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let spin = |_| {

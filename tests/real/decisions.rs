@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::{TempDir, tempdir};
 
-use super::awake_cores::AwakeCores;
+use super::awake_cores::timed_turn;
 use super::clients::url;
-use super::processes::{self, address};
+use super::processes::address;
 use super::program::streamgauge;
 use super::tools;
 
@@ -112,7 +112,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
 #[test]
 #[ignore = "needs vLLM: tests/run --real"]
 fn vllm_is_not_worse_than_itself_and_ten_milliseconds_more_are_worse() {
-    let (_turn, _cores) = (processes::exclusive_turn(), AwakeCores::start());
+    let _turn = timed_turn();
     let (vllm, runs) = (tools::vllm(), Runs(tempdir().unwrap()));
     let slow = delayed(vllm.addr, Duration::from_millis(10));
     // Warm-up: an engine's one-time work.
@@ -135,7 +135,7 @@ fn vllm_is_not_worse_than_itself_and_ten_milliseconds_more_are_worse() {
 #[test]
 #[ignore = "needs vLLM: tests/run --real"]
 fn vllm_with_half_the_sequences_is_worse() {
-    let (_turn, _cores) = (processes::exclusive_turn(), AwakeCores::start());
+    let _turn = timed_turn();
     let runs = Runs(tempdir().unwrap());
     for (name, sequences) in [("eight", "--max-num-seqs=8"), ("four", "--max-num-seqs=4")] {
         let vllm = tools::vllm_with_flags(&[sequences]);

@@ -3,10 +3,10 @@
 
 use tempfile::tempdir;
 
-use super::awake_cores::AwakeCores;
+use super::awake_cores::timed_turn;
 use super::clients::url;
 use super::program::{ProxyProcess, json_of, streamgauge};
-use super::{processes, tools};
+use super::tools;
 
 const SLO: &str = "--slo=chat: ttft<=1s";
 /// One replica: four sequences.
@@ -21,7 +21,7 @@ const NO_RESERVES: [&str; 3] = ["--headroom=0%", "--fail=0", "--start-up=0s"];
 #[test]
 #[ignore = "needs vLLM and AIPerf: tests/run --real"]
 fn a_plan_for_what_aiperf_sent_holds_when_it_is_run() {
-    let (_turn, _cores) = (processes::exclusive_turn(), AwakeCores::start());
+    let _turn = timed_turn();
     let (vllm, folder) = (tools::vllm_with_flags(&REPLICA), tempdir().unwrap());
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (captured, sweep, target) = (path("captured"), path("sweep"), url(vllm.addr));

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tempfile::tempdir;
 
-use super::awake_cores::AwakeCores;
+use super::awake_cores::timed_turn;
 use super::clients::url;
 use super::program::{ProxyProcess, json_of, streamgauge};
+use super::tools;
 use super::tools::Tool;
-use super::{processes, tools};
 
 /// Conversations whose later turns are mostly cached where the earlier ones were answered. They come evenly: with Poisson
 /// arrivals, which of a hundred requests meet at an engine by chance decides more than the front does. Their pauses differ,
@@ -115,9 +115,9 @@ fn simulated(twin: &str, sticky: &Fleet, folder: &Path) -> [Vec<String>; 2] {
 }
 
 #[test]
-#[ignore = "takes eight minutes: tests/run --real"]
+#[ignore = "takes seven minutes: tests/run --real"]
 fn a_twin_predicts_what_a_sticky_front_changes_on_two_llama_servers() {
-    let (_turn, _cores) = (processes::exclusive_turn(), AwakeCores::start());
+    let _turn = timed_turn();
     let folder = tempdir().unwrap();
     std::fs::write(folder.path().join("key"), "a key of sixteen bytes and more").unwrap();
     let in_turns = Fleet::start(folder.path().join("in-turns"), "");

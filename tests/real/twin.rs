@@ -6,11 +6,11 @@ use serde_json::Value;
 use tempfile::{TempDir, tempdir};
 
 use super::aiperf_trace::trace;
-use super::awake_cores::AwakeCores;
+use super::awake_cores::timed_turn;
 use super::clients::url;
 use super::program::{ProxyProcess, json_of, streamgauge};
+use super::tools;
 use super::tools::Tool;
-use super::{processes, tools};
 
 const MOONCAKE: &str = "tests/data/traces/mooncake/conversation_first300s.jsonl";
 /// Prompts and responses of the fitted load. The tiny models hold 2,048 tokens.
@@ -163,7 +163,7 @@ fn median<const N: usize>(mut values: [f64; N]) -> f64 {
 #[test]
 #[ignore = "takes five minutes: tests/run --real"]
 fn a_twin_of_llama_server_predicts_other_loads() {
-    let (_turn, _cores) = (processes::exclusive_turn(), AwakeCores::start());
+    let _turn = timed_turn();
     let llama = tools::llama();
     let subject =
         Subject { name: "llama-server", engine: &llama, rate: 4.0, overload: 20.0, folder: tempdir().unwrap() };
@@ -173,7 +173,7 @@ fn a_twin_of_llama_server_predicts_other_loads() {
 #[test]
 #[ignore = "needs vLLM: tests/run --real"]
 fn a_twin_of_vllm_predicts_other_loads() {
-    let (_turn, _cores) = (processes::exclusive_turn(), AwakeCores::start());
+    let _turn = timed_turn();
     let vllm = tools::vllm();
     Subject { name: "vLLM", engine: &vllm, rate: 6.0, overload: 60.0, folder: tempdir().unwrap() }.is_predicted();
 }

@@ -3,6 +3,7 @@
 
 use super::decode::DecodeFit;
 use super::observation::Observation;
+use super::robust::median;
 use super::steps::EngineStep;
 use crate::measure::time::Gap;
 
@@ -54,7 +55,6 @@ fn block_of(begin: u64, step: &EngineStep) -> u64 {
 /// The median of the times of the steps, relative to what the fit predicts.
 fn median_ratio(fit: &DecodeFit, steps: &[EngineStep], most: u32) -> Option<f64> {
     let pure = steps.iter().filter(|step| step.is_pure_decode() && step.decoding <= most);
-    let mut ratios: Vec<f64> = pure.filter_map(|step| Some(step.gap? / fit.predict(step))).collect();
-    ratios.sort_unstable_by(f64::total_cmp);
-    ratios.get(ratios.len() / 2).copied().filter(|_| ratios.len() >= MIN_BLOCK_STEPS)
+    let ratios: Vec<f64> = pure.filter_map(|step| Some(step.gap? / fit.predict(step))).collect();
+    median(ratios.iter().copied()).filter(|_| ratios.len() >= MIN_BLOCK_STEPS)
 }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::robust::{COLUMNS, Point, ROUNDS, fit_plane, stride};
+use super::robust::{COLUMNS, Point, ROUNDS, fit_plane, median, stride};
 use super::windows::DecodePoint;
 
 /// A cost is accepted if it is so many standard errors: an accidental one would be multiplied by longer contexts. The
@@ -46,18 +46,16 @@ impl ContextCost {
     }
 }
 
-/// The points of one batch as differences to its middle. The mean of a window's sequences is no whole number, so they
+/// The points of one batch as differences to its typical one. The mean of a window's sequences is no whole number, so they
 /// differ too.
 fn differences(batch: &[&DecodePoint]) -> Vec<Point> {
     let mean = |of: fn(&DecodePoint) -> f64| batch.iter().map(|point| of(point)).sum::<f64>() / batch.len() as f64;
     let (seqs, context) = (mean(|point| point.seqs), mean(|point| point.context));
-    let mut times: Vec<f64> = batch.iter().map(|point| point.time).collect();
-    times.sort_unstable_by(f64::total_cmp);
-    let middle = times[times.len() / 2];
+    let typical = median(batch.iter().map(|point| point.time)).unwrap_or_default();
     let difference = |point: &&DecodePoint| {
         let mut columns = [0.0; COLUMNS];
         (columns[1], columns[2]) = (point.seqs - seqs, point.context - context);
-        (columns, point.time - middle)
+        (columns, point.time - typical)
     };
     batch.iter().map(difference).collect()
 }

@@ -6,7 +6,7 @@ use super::Residual;
 use super::context_cost::ContextCost;
 use super::estimate::{EQUAL_RESIDUAL, PlaneColumn, estimate_of};
 use super::observation::Observation;
-use super::robust::{COLUMNS, PlaneFit, ROUNDS, fit_plane_to};
+use super::robust::{COLUMNS, PlaneFit, ROUNDS, fit_plane_to, median};
 use super::steps::EngineStep;
 use super::windows::{DecodePoint, decode_windows};
 use crate::twin::parameter::{Parameter, ParameterEstimate};
@@ -72,9 +72,7 @@ impl DecodeFit {
     fn of_points(points: Vec<DecodePoint>) -> Option<Self> {
         let context = ContextCost::of(&points);
         let points = balanced(points);
-        let mut times: Vec<f64> = points.iter().map(|point| point.time).collect();
-        times.sort_unstable_by(f64::total_cmp);
-        let typical = *times.get(times.len() / 2)?;
+        let typical = median(points.iter().map(|point| point.time))?;
         let chosen = best_plane(&points, context, typical)?;
         Some(Self { chosen, others: equal_planes(&points, context, chosen), points, typical })
     }

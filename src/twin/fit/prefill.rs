@@ -6,7 +6,7 @@ use super::Residual;
 use super::decode::DecodeFit;
 use super::estimate::{EQUAL_RESIDUAL, PlaneColumn, estimate_of};
 use super::observation::{Observation, ObservedRequest};
-use super::robust::{COLUMNS, COMPARISON_ROUNDS, PlaneFit, Point, ROUNDS, fit_plane, fit_plane_to, stride};
+use super::robust::{COLUMNS, COMPARISON_ROUNDS, PlaneFit, Point, ROUNDS, fit_plane, fit_plane_to, median, stride};
 use super::steps::EngineStep;
 use crate::twin::parameter::{Parameter, ParameterEstimate};
 
@@ -89,8 +89,6 @@ impl PrefillFit {
         for (columns, _) in &points {
             largest.iter_mut().zip(columns).for_each(|(largest, column)| *largest = column.max(*largest));
         }
-        let mut times: Vec<f64> = points.iter().map(|(_, time)| *time + alone).collect();
-        times.sort_unstable_by(f64::total_cmp);
         let plane = plane_of(&points);
         if let (None, Some(plane)) = (budget.high, &plane) {
             budget.low = largest_step(&points, plane);
@@ -107,7 +105,7 @@ impl PrefillFit {
             plane,
             other: plane.and_then(|plane| other_plane(&points, &plane)),
             largest,
-            typical: times.get(times.len() / 2).copied().unwrap_or(0.0),
+            typical: median(points.iter().map(|(_, time)| time + alone)).unwrap_or_default(),
             budget,
             isolated: isolated.len(),
         }

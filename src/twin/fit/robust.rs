@@ -21,6 +21,13 @@ pub(super) fn stride(count: usize) -> usize {
     count.div_ceil(MAX_POINTS).max(1)
 }
 
+/// The upper median of values; `None` without any.
+pub(super) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    let middle = values.len() / 2;
+    (!values.is_empty()).then(|| *values.select_nth_unstable_by(middle, f64::total_cmp).1)
+}
+
 /// A fitted plane.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PlaneFit {
@@ -94,9 +101,8 @@ fn fit_columns(points: &[Point], used: [bool; COLUMNS], rounds: usize) -> Option
         }
         solution = solve(&rows, &weights, used)?.0;
     }
-    let mut sizes: Vec<f64> = rows.iter().map(|row| residual(row, &solution).abs()).collect();
-    sizes.sort_unstable_by(f64::total_cmp);
-    let limit = MAX_DEVIATIONS * sizes[sizes.len() / 2] + largest * 1e-6;
+    let typical = median(rows.iter().map(|row| residual(row, &solution).abs()))?;
+    let limit = MAX_DEVIATIONS * typical + largest * 1e-6;
     for (weight, row) in weights.iter_mut().zip(&rows) {
         *weight = f64::from(u8::from(residual(row, &solution).abs() <= limit));
     }
