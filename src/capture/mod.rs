@@ -36,6 +36,7 @@
 //! * **Images and audio**: their number, kind, size in bytes, and width and height in pixels.
 
 mod agent_headers;
+pub mod block_chunker;
 mod body_decoding;
 pub mod body_memory;
 #[cfg(feature = "parquet")]
@@ -44,6 +45,7 @@ mod converter;
 #[path = "no_converter.rs"]
 mod converter;
 mod error;
+mod folder_lock;
 pub mod key;
 pub mod live_sessions;
 pub mod manifest;
@@ -54,6 +56,7 @@ pub mod prefetch;
 pub mod prompt_hasher;
 pub mod recorder;
 mod request_digest;
+pub mod retention;
 pub mod row_builder;
 mod segment_ages;
 mod segment_files;

@@ -1,31 +1,23 @@
 //! Hashes a prompt into block ids and message digests; the prompt text goes no further than here. Pure.
 //!
-//! Blocks are cut from the canonical prompt ([`measure::dialect::prompt`](crate::measure::dialect::prompt)): its text,
-//! with the roles and marks in between. Each id is the keyed digest of the block and of the id chain before it. Two
-//! requests therefore share an id exactly if their prompts are equal up to the end of that block.
-//!
-//! # Tokens
-//! With a tokenizer, a block is a fixed number of tokens. Each text and key is tokenized by itself. Every other word
-//! counts as one token, so a prompt sent as token ids has the right number. No chat template is applied; keys and roles
-//! are about as many tokens as the template's marks. Marks count no tokens but change the id of their block. A prompt
-//! with images or audio has blocks but no token count, because only the server knows their tokens.
+//! The canonical prompt ([`measure::dialect::prompt`](crate::measure::dialect::prompt)) is its text, with the roles and
+//! marks in between. It is cut into blocks ([`block_chunker`](super::block_chunker)); its bytes up to the end of each
+//! message are hashed for the sessions. A prompt with images or audio has blocks but no token count, because only the
+//! server knows their tokens.
 
 use std::hash::{BuildHasher as _, Hasher as _};
-use std::sync::Arc;
 
 use ahash::{AHasher, RandomState};
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
-use super::key::{CaptureKey, push_purpose, reset_hasher, truncate};
+use super::block_chunker::{BlockChunker, BlockChunking};
+use super::key::{CaptureKey, reset_hasher, truncate};
 use super::media;
-use super::tokenizer::{MAX_TEXT_BYTES, PromptTokenizer, pieces};
 use crate::measure::dialect::prompt::{MediaLocation, Medium, PromptSink};
 use crate::trace_file::row::PromptPart;
 
-/// Separates the digests of block ids.
-const BLOCK_PURPOSE: &[u8] = b"block";
 /// Separates the digests of messages.
 const MESSAGES_PURPOSE: &[u8] = b"messages";
 /// Separates the digests of conversations.
@@ -65,45 +57,13 @@ pub struct PromptDigest {
     pub conversation: Option<u64>,
 }
 
-/// The unit that blocks are cut by.
-#[derive(Clone)]
-pub enum BlockChunking {
-    /// Bytes per block.
-    Bytes(usize),
-    /// Tokens per block.
-    Tokens(usize, Arc<PromptTokenizer>),
-}
-
-impl BlockChunking {
-    /// Derives the key of the block ids from the key of the capture.
-    pub fn key(&self, key: &CaptureKey) -> CaptureKey {
-        match self {
-            Self::Tokens(_, tokens) => key.for_tokenizer(tokens.identity()),
-            Self::Bytes(_) => key.clone(),
-        }
-    }
-}
-
-/// Prefixes of all inputs except marks, in blocks of tokens.
-mod tag {
-    pub(super) const TOKEN: u8 = 1;
-    pub(super) const WORD: u8 = 2;
-    pub(super) const PART: u8 = 3;
-}
-
 /// Hashes prompts one after the other and reuses its hashers and buffers, which cost more than a short prompt.
 pub struct PromptHasher {
     key: CaptureKey,
-    chunking: BlockChunking,
     /// Bytes of the canonical prompt that are neither hashed nor cut yet. A few long pieces cost less than many short
     /// ones. The piece boundaries depend only on the prompt.
     pending: Vec<u8>,
-    block: blake3::Hasher,
-    block_tokens: usize,
-    /// The current block of bytes, behind its digest prefix. A full block is digested; a partial block at the end gets
-    /// no id.
-    partial: Vec<u8>,
-    tokenized_bytes: usize,
+    blocks: BlockChunker,
     /// Running hash of the whole prompt, read at message ends. These hashes stay in this process, so a fast keyed hash
     /// is enough.
     message_hasher: AHasher,
@@ -115,24 +75,18 @@ pub struct PromptHasher {
 
 impl PromptHasher {
     /// Creates a hasher with blocks of the given unit and size.
-    pub fn new(key: &CaptureKey, cutting: BlockChunking) -> Self {
+    pub fn new(key: &CaptureKey, chunking: BlockChunking) -> Self {
         let [a, b, c, d] = key.seeds(MESSAGES_PURPOSE);
         let messages = RandomState::with_seeds(a, b, c, d);
-        let mut digester = Self {
+        Self {
             key: key.clone(),
-            block: cutting.key(key).hasher(BLOCK_PURPOSE),
-            chunking: cutting,
             pending: Vec::new(),
-            block_tokens: 0,
-            partial: Vec::new(),
-            tokenized_bytes: 0,
+            blocks: BlockChunker::new(key, chunking),
             message_hasher: messages.build_hasher(),
             message_hash_state: messages,
             conversation: None,
             digest: PromptDigest::default(),
-        };
-        digester.restart();
-        digester
+        }
     }
 
     /// Also digests the beginning of each conversation.
@@ -141,89 +95,23 @@ impl PromptHasher {
         self
     }
 
-    /// The unit and size of blocks.
-    pub fn chunking(&self) -> &BlockChunking {
-        &self.chunking
-    }
-
-    /// Skips tokenization of this prompt, because the capture is behind. The prompt gets no blocks.
+    /// Skips tokenization of this prompt, because the capture is behind. The prompt gets no blocks of tokens.
     pub fn skip_tokens(&mut self) {
-        self.digest.tokens = None;
+        if let BlockChunker::Tokens(blocks) = &mut self.blocks {
+            blocks.skip();
+        }
     }
 
     /// Returns the digest and prepares for the next prompt.
     pub fn finish(&mut self) -> PromptDigest {
         self.flush();
-        if !self.digest.parts.is_empty() {
-            self.digest.tokens = None;
-        }
-        let digested = std::mem::take(&mut self.digest);
-        self.restart();
-        digested
-    }
-
-    fn restart(&mut self) {
+        let (blocks, tokens) = self.blocks.finish();
         self.message_hasher = self.message_hash_state.build_hasher();
-        (self.block_tokens, self.tokenized_bytes) = (0, 0);
         if let Some(conversation) = &mut self.conversation {
             reset_hasher(conversation, CONVERSATION_PURPOSE);
         }
-        match self.chunking {
-            BlockChunking::Bytes(_) => self.begin_bytes(&[0; 32]),
-            BlockChunking::Tokens(..) => {
-                reset_hasher(&mut self.block, BLOCK_PURPOSE).update(&[0; 32]);
-                self.digest.tokens = Some(0);
-            }
-        }
-    }
-
-    /// Starts a block of bytes; `chain` is the digest of the blocks before it.
-    fn begin_bytes(&mut self, chain: &[u8; 32]) {
-        self.partial.clear();
-        push_purpose(&mut self.partial, BLOCK_PURPOSE);
-        self.partial.extend_from_slice(chain);
-    }
-
-    /// Adds bytes of the canonical prompt; `size` is the bytes per block.
-    fn push_bytes(&mut self, mut bytes: &[u8], size: usize) {
-        let full = 1 + BLOCK_PURPOSE.len() + 32 + size;
-        while let Some((now, later)) = bytes.split_at_checked(full - self.partial.len()) {
-            self.partial.extend_from_slice(now);
-            let chain = self.key.hash(&self.partial);
-            self.digest.blocks.push(truncate(&chain));
-            self.begin_bytes(&chain);
-            bytes = later;
-        }
-        self.partial.extend_from_slice(bytes);
-    }
-
-    /// Adds one token; `size` is the tokens per block.
-    fn push_token(&mut self, tag: u8, token: &[u8], size: usize) {
-        if let Some(tokens) = &mut self.digest.tokens {
-            *tokens += 1;
-            // The length marks where a word ends.
-            self.block.update(&[tag]).update(&(token.len() as u32).to_le_bytes()).update(token);
-            self.block_tokens += 1;
-            if self.block_tokens == size {
-                self.block_tokens = 0;
-                let chain = *self.block.finalize().as_bytes();
-                self.digest.blocks.push(truncate(&chain));
-                reset_hasher(&mut self.block, BLOCK_PURPOSE).update(&chain);
-            }
-        }
-    }
-
-    /// Tokenizes a text and adds its tokens; `size` is the tokens per block.
-    fn push_text(&mut self, text: &str, size: usize, tokens: &PromptTokenizer) {
-        for piece in pieces(text) {
-            self.tokenized_bytes += piece.len();
-            let fits = self.digest.tokens.is_some() && self.tokenized_bytes <= MAX_TEXT_BYTES;
-            let Some(ids) = fits.then(|| tokens.encode(piece)).flatten() else {
-                self.digest.tokens = None;
-                break;
-            };
-            ids.iter().for_each(|id| self.push_token(tag::TOKEN, &id.to_le_bytes(), size));
-        }
+        let digest = std::mem::take(&mut self.digest);
+        PromptDigest { blocks, tokens: tokens.filter(|_| digest.parts.is_empty()), ..digest }
     }
 
     /// Receives all input, for every unit. Inlined, adding a mark costs one byte store.
@@ -253,8 +141,8 @@ impl PromptHasher {
         if let Some(conversation) = self.conversation.as_mut().filter(|_| self.digest.conversation.is_none()) {
             conversation.update(bytes);
         }
-        if let BlockChunking::Bytes(size) = self.chunking {
-            self.push_bytes(bytes, size);
+        if let BlockChunker::Bytes(blocks) = &mut self.blocks {
+            blocks.push(bytes);
         }
     }
 }
@@ -263,24 +151,23 @@ impl PromptSink for PromptHasher {
     #[inline]
     fn mark(&mut self, mark: &[u8]) {
         self.push(mark);
-        if let BlockChunking::Tokens(..) = self.chunking {
-            self.block.update(mark);
+        if let BlockChunker::Tokens(blocks) = &mut self.blocks {
+            blocks.mark(mark);
         }
     }
 
     #[inline]
     fn text(&mut self, text: &str) {
         self.push(text.as_bytes());
-        if let BlockChunking::Tokens(size, tokens) = &self.chunking {
-            let (size, tokens) = (*size, Arc::clone(tokens));
-            self.push_text(text, size, &tokens);
+        if let BlockChunker::Tokens(blocks) = &mut self.blocks {
+            blocks.text(text);
         }
     }
 
     fn word(&mut self, word: &str) {
         self.push(word.as_bytes());
-        if let BlockChunking::Tokens(size, _) = self.chunking {
-            self.push_token(tag::WORD, word.as_bytes(), size);
+        if let BlockChunker::Tokens(blocks) = &mut self.blocks {
+            blocks.word(word);
         }
     }
 
@@ -292,8 +179,8 @@ impl PromptSink for PromptHasher {
         // The digest of the content represents it in the prompt. Pixels are not text and add no bytes.
         let digest = self.key.hasher(b"part").update(text.as_bytes()).finalize();
         self.push(digest.as_bytes());
-        if let BlockChunking::Tokens(..) = self.chunking {
-            self.block.update(&[tag::PART]).update(digest.as_bytes());
+        if let BlockChunker::Tokens(blocks) = &mut self.blocks {
+            blocks.part(digest.as_bytes());
         }
         if self.digest.parts.len() == MAX_PARTS {
             return;
@@ -321,9 +208,12 @@ impl PromptSink for PromptHasher {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use proptest::prelude::*;
 
     use super::*;
+    use crate::capture::tokenizer::{MAX_TEXT_BYTES, PromptTokenizer};
     use crate::measure::dialect::named;
     use crate::measure::dialect::prompt::RequestBody;
     use crate::trace_file::row::PartKind;
@@ -336,9 +226,9 @@ mod tests {
     }
 
     fn digested(key: &CaptureKey, body: &str) -> PromptDigest {
-        let mut digester = PromptHasher::new(key, BlockChunking::Bytes(16));
-        RequestBody::read(body.as_bytes()).unwrap().prompt(named("openai.chat").unwrap(), &mut digester);
-        digester.finish()
+        let mut hasher = PromptHasher::new(key, BlockChunking::Bytes(16));
+        RequestBody::read(body.as_bytes()).unwrap().prompt(named("openai.chat").unwrap(), &mut hasher);
+        hasher.finish()
     }
 
     fn chat(text: &str) -> String {
@@ -374,9 +264,9 @@ mod tests {
         let (key, tokens) = (key(), words(b"words"));
         let bodies = [chat(&"word ".repeat(50)), chat("short"), chat(&"word ".repeat(3))];
         for cutting in [BlockChunking::Bytes(16), BlockChunking::Tokens(4, tokens)] {
-            let digested = |digester: &mut PromptHasher, body: &str| {
-                RequestBody::read(body.as_bytes()).unwrap().prompt(named("openai.chat").unwrap(), digester);
-                digester.finish()
+            let digested = |hasher: &mut PromptHasher, body: &str| {
+                RequestBody::read(body.as_bytes()).unwrap().prompt(named("openai.chat").unwrap(), hasher);
+                hasher.finish()
             };
             let mut one = PromptHasher::new(&key, cutting.clone());
             for body in &bodies {
@@ -439,9 +329,9 @@ mod tests {
     }
 
     fn of_tokens(key: &CaptureKey, tokens: &Arc<PromptTokenizer>, dialect: &str, body: &str) -> PromptDigest {
-        let mut digester = PromptHasher::new(key, BlockChunking::Tokens(4, Arc::clone(tokens)));
-        RequestBody::read(body.as_bytes()).unwrap().prompt(named(dialect).unwrap(), &mut digester);
-        digester.finish()
+        let mut hasher = PromptHasher::new(key, BlockChunking::Tokens(4, Arc::clone(tokens)));
+        RequestBody::read(body.as_bytes()).unwrap().prompt(named(dialect).unwrap(), &mut hasher);
+        hasher.finish()
     }
 
     #[test]

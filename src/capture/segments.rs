@@ -12,59 +12,30 @@
 //! it is closed. After a power failure, unsynced data that the system had not written is lost.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
 
 use nix::libc::{EINVAL, EISDIR, EOPNOTSUPP, O_TMPFILE};
 use nix::unistd::{AccessFlags, access};
 
 use super::converter::SegmentConverter;
+use super::folder_lock::{FolderLock, NOT_A_FOLDER};
+use super::retention::Retention;
 use super::segment_ages::SegmentAges;
-use super::segment_files::{MAX_SEGMENT_AGE, MIN_NUMBER_DIGITS, SegmentFile, segments};
-use super::stats::{CaptureStats, RecordOutcome};
+use super::segment_files::{MIN_NUMBER_DIGITS, segments};
+use super::stats::CaptureStats;
 use super::upload_target::UploadTarget;
-use super::uploader::{SegmentUploader, open_closed};
+use super::uploader::SegmentUploader;
 use crate::clock::{Clock, ClockReading};
 use crate::measure::calendar::moment;
-use crate::measure::time::Gap;
-use crate::trace_file::reader::count_rows;
 use crate::trace_file::segment_list::{SEGMENT_SUFFIX, parquet_of};
-
-/// Size at which a segment is closed, in bytes.
-pub const MAX_SEGMENT_BYTES: u64 = 64 << 20;
 
 /// Size at which a segment is closed that is to be uploaded: the uploader holds one in memory.
 const MAX_UPLOADED_SEGMENT_BYTES: u64 = 16 << 20;
 const HOUR_NANOS: u64 = 3_600_000_000_000;
-
-const NOT_A_FOLDER: &str = "it is, or lies in, a file; remedy: name a folder";
-const LOCK_FILE: &str = "capture.lock";
-
-/// A segment is at most this fraction (one eighth) of the retention limit.
-const MIN_SEGMENTS: u64 = 8;
-
-/// Limits on stored segments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retention {
-    /// Maximum bytes of all segments, including the space that the open one may still fill.
-    pub bytes: u64,
-    /// Maximum age of a segment since its last modification.
-    pub age: Gap,
-}
-
-impl Retention {
-    fn segment_bytes(self) -> u64 {
-        MAX_SEGMENT_BYTES.min(self.bytes / MIN_SEGMENTS)
-    }
-
-    fn segment_age(self) -> Gap {
-        MAX_SEGMENT_AGE.min(self.age.divided_by(MIN_SEGMENTS))
-    }
-}
 
 /// An open capture folder and its current segment.
 pub struct CaptureFolder {
@@ -73,11 +44,11 @@ pub struct CaptureFolder {
     open_segment: Option<OpenSegment>,
     next: u64,
     ages: SegmentAges,
-    lock: Arc<File>,
+    lock: FolderLock,
     /// Closed segments in frames that an earlier process has left.
     left: Vec<PathBuf>,
     converter: Option<SegmentConverter>,
-    uploads: Option<(SegmentUploader, Arc<CaptureStats>)>,
+    uploader: Option<SegmentUploader>,
 }
 
 struct OpenSegment {
@@ -118,7 +89,7 @@ impl CaptureFolder {
     /// # Errors
     /// If the folder cannot be created or written, or another process captures to it.
     pub fn open(path: &Path, retention: Retention, now: ClockReading) -> io::Result<Self> {
-        let mut folder = Self::open_as(path, retention, now, |lock| acquire_lock(lock))?;
+        let mut folder = Self::open_with(FolderLock::acquire(path)?, path, retention, now)?;
         folder.left = segments(path)?.into_iter().map(|segment| segment.path).collect();
         Ok(folder)
     }
@@ -145,9 +116,7 @@ impl CaptureFolder {
         stats: Arc<CaptureStats>,
         clock: Clock,
     ) -> io::Result<()> {
-        stats.begin_uploads();
-        let uploader = SegmentUploader::start(&self.path, target, parquet, Arc::clone(&stats), clock)?;
-        self.uploads = Some((uploader, stats));
+        self.uploader = Some(SegmentUploader::start(&self.path, target, parquet, stats, clock)?);
         Ok(())
     }
 
@@ -157,22 +126,10 @@ impl CaptureFolder {
     /// # Errors
     /// If the folder cannot be created or written.
     pub fn take_over(path: &Path, retention: Retention, now: ClockReading) -> io::Result<Self> {
-        Self::open_as(path, retention, now, |lock| {
-            let lock = Arc::clone(lock);
-            // The predecessor holds the lock until its streams end, which may take minutes.
-            let wait = move || drop(lock.lock());
-            thread::Builder::new().name("capture-lock".to_owned()).spawn(wait).map(drop)
-        })
+        Self::open_with(FolderLock::take_over(path)?, path, retention, now)
     }
 
-    fn open_as(
-        path: &Path,
-        retention: Retention,
-        now: ClockReading,
-        take: impl FnOnce(&Arc<File>) -> io::Result<()>,
-    ) -> io::Result<Self> {
-        let lock = Arc::new(create_with_lock(path)?);
-        take(&lock)?;
+    fn open_with(lock: FolderLock, path: &Path, retention: Retention, now: ClockReading) -> io::Result<Self> {
         let found = segments(path)?;
         let next = found.last().map_or(0, |last| last.number + 1);
         let changed = found
@@ -196,7 +153,7 @@ impl CaptureFolder {
             lock,
             left: Vec::new(),
             converter: None,
-            uploads: None,
+            uploader: None,
         })
     }
 
@@ -207,7 +164,7 @@ impl CaptureFolder {
 
     /// True if the open segment must be closed before the next write.
     pub fn is_due(&self, now: ClockReading) -> bool {
-        let (most, hourly) = match self.uploads {
+        let (most, hourly) = match self.uploader {
             Some(_) => (self.retention.segment_bytes().min(MAX_UPLOADED_SEGMENT_BYTES), true),
             None => (self.retention.segment_bytes(), false),
         };
@@ -259,15 +216,13 @@ impl CaptureFolder {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.next += 1,
                 Err(error) if error.kind() == io::ErrorKind::NotFound && !made => {
                     // The lock that this process holds lies in the deleted folder.
-                    let lock = create_with_lock(&self.path)?;
-                    acquire_lock(&lock)?;
-                    (self.lock, made) = (Arc::new(lock), true);
+                    (self.lock, made) = (FolderLock::acquire(&self.path)?, true);
                     tracing::warn!(folder = %self.path.display(), "the capture's folder was removed, and is made again");
                 }
                 opened => {
                     let file = opened?;
                     self.next += 1;
-                    if self.uploads.is_some() {
+                    if self.uploader.is_some() {
                         // The uploader leaves a segment alone that is locked, or empty.
                         file.lock()?;
                     }
@@ -287,7 +242,7 @@ impl CaptureFolder {
         if let Some(converter) = &self.converter {
             converter.push(segment.path);
         }
-        if let Some((uploader, _)) = &self.uploads {
+        if let Some(uploader) = &self.uploader {
             // A child process between its fork and its exec has a copy of the file, and a close would leave it locked.
             let _unlocked = segment.file.unlock().is_ok();
             uploader.wake();
@@ -317,55 +272,22 @@ impl CaptureFolder {
         if let Some(open) = &self.open_segment {
             segments.retain(|segment| segment.path != open.path);
         }
-        let mut total_bytes = self.retention.segment_bytes();
-        let mut tidy = |segment: &SegmentFile| {
-            total_bytes += fs::metadata(&segment.path)?.len();
-            let goes =
-                total_bytes > self.retention.bytes || self.ages.age(&segment.path, now.stamp) > self.retention.age;
-            if goes {
-                self.uploads
-                    .as_ref()
-                    .map_or_else(|| fs::remove_file(&segment.path), |(_, stats)| lose(&segment.path, stats))
-            } else {
-                Ok(())
-            }
-        };
-        // A segment that cannot be removed must not protect the older ones.
-        segments.iter().rev().map(&mut tidy).fold(Ok(()), io::Result::and)
+        self.retention.evict(&segments, &mut self.ages, now.stamp, |path| match &self.uploader {
+            Some(uploader) => uploader.lose(path),
+            None => fs::remove_file(path),
+        })
     }
-}
-
-/// Removes a segment that is not in the bucket yet. One that is being uploaded stays.
-fn lose(path: &Path, stats: &CaptureStats) -> io::Result<()> {
-    let Some(_locked) = open_closed(path)? else { return Ok(()) };
-    let records = count_rows(path).unwrap_or_default();
-    fs::remove_file(path)?;
-    stats.add(RecordOutcome::Spool, records);
-    tracing::warn!(segment = %path.display(), records, "the spool of the capture is full or too old; a segment is lost before its upload");
-    Ok(())
-}
-
-/// Creates a folder if missing, and returns the file in it that serves as its lock.
-fn create_with_lock(path: &Path) -> io::Result<File> {
-    fs::create_dir_all(path).map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => io::Error::new(error.kind(), NOT_A_FOLDER),
-        _ => error,
-    })?;
-    OpenOptions::new().create(true).truncate(false).write(true).open(path.join(LOCK_FILE))
-}
-
-fn acquire_lock(lock: &File) -> io::Result<()> {
-    lock.try_lock().map_err(|error| match error {
-        TryLockError::WouldBlock => io::Error::new(io::ErrorKind::ResourceBusy, "another process captures into it"),
-        TryLockError::Error(error) => error,
-    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
+    use crate::capture::retention::MAX_SEGMENT_BYTES;
+    use crate::capture::segment_files::SegmentFile;
     use crate::config::StorageUrl;
-    use crate::measure::time::Stamp;
+    use crate::measure::time::{Gap, Stamp};
 
     const ALL: Retention = Retention { bytes: u64::MAX, age: Gap::from_nanos(u64::MAX) };
 

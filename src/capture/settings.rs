@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::segments::Retention;
+use super::retention::Retention;
 use super::upload_target::UploadTarget;
 use crate::measure::sample_share::SampleShare;
 use crate::measure::time::Gap;

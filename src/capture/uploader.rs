@@ -29,7 +29,7 @@ use rand::RngExt as _;
 use super::converter::convert;
 use super::manifest::{UploadJournal, UploadedFile, manifests_due};
 use super::segment_files::{SegmentFile, segments};
-use super::stats::CaptureStats;
+use super::stats::{CaptureStats, RecordOutcome};
 use super::upload_target::UploadTarget;
 use crate::clock::Clock;
 use crate::measure::calendar::moment;
@@ -55,6 +55,7 @@ const HOUR_NANOS: u64 = 3_600_000_000_000;
 
 /// The running thread.
 pub(super) struct SegmentUploader {
+    stats: Arc<CaptureStats>,
     wake: SyncSender<()>,
     stop: Arc<AtomicBool>,
     /// Disconnects when the thread exits.
@@ -73,6 +74,7 @@ impl SegmentUploader {
         stats: Arc<CaptureStats>,
         clock: Clock,
     ) -> io::Result<Self> {
+        stats.begin_uploads();
         let bucket = Bucket::open(&target.url).map_err(io::Error::other)?;
         let mut thread = UploadThread {
             bucket,
@@ -81,7 +83,7 @@ impl SegmentUploader {
             spool: spool.to_owned(),
             spool_id: spool_id(spool)?,
             parquet,
-            stats,
+            stats: Arc::clone(&stats),
             clock,
             unwritten: Vec::new(),
             pause: FIRST_PAUSE,
@@ -96,12 +98,26 @@ impl SegmentUploader {
             drop(alive);
         };
         thread::Builder::new().name("capture-upload".to_owned()).spawn(body)?;
-        Ok(Self { wake, stop, ended })
+        Ok(Self { stats, wake, stop, ended })
     }
 
     /// Looks at the spool now.
     pub(super) fn wake(&self) {
         let _is_awake = self.wake.try_send(()).is_err();
+    }
+
+    /// Removes a segment that is not in the bucket yet, and counts its records as lost. One that is being uploaded
+    /// stays.
+    ///
+    /// # Errors
+    /// If the segment cannot be opened or removed.
+    pub(super) fn lose(&self, path: &Path) -> io::Result<()> {
+        let Some(_locked) = open_closed(path)? else { return Ok(()) };
+        let records = count_rows(path).unwrap_or_default();
+        fs::remove_file(path)?;
+        self.stats.add(RecordOutcome::Spool, records);
+        tracing::warn!(segment = %path.display(), records, "the spool of the capture is full or too old; a segment is lost before its upload");
+        Ok(())
     }
 }
 
@@ -310,7 +326,7 @@ impl UploadThread {
 }
 
 /// Opens and locks a closed segment. `None` if another process writes or uploads it, or if it is empty.
-pub(super) fn open_closed(path: &Path) -> io::Result<Option<File>> {
+fn open_closed(path: &Path) -> io::Result<Option<File>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened?,

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use super::block_chunker::BlockChunking;
 use super::body_decoding::{BodyDecodeError, decode_body};
 use super::key::{CaptureKey, hex};
 use super::live_sessions::LiveSessions;
 use super::message::{CaptureHandle, CaptureMessage};
 use super::model_names::ModelNames;
-use super::prompt_hasher::{BlockChunking, PromptDigest, PromptHasher};
+use super::prompt_hasher::{PromptDigest, PromptHasher};
 use super::request_digest::RequestDigest;
 use super::row_builder::{RowRounding, build_row};
 use super::segments::CaptureFolder;
@@ -43,7 +44,8 @@ const DIGEST_RESERVE: ReserveLimits = ReserveLimits { max_work: 64_000_000, nano
 
 pub(super) struct WriterThread {
     settings: CaptureSettings,
-    digester: PromptHasher,
+    chunking: BlockChunking,
+    prompt_hasher: PromptHasher,
     /// Limits what all prompts together cost.
     work_reserve: WorkReserve,
     refilled_at: Stamp,
@@ -88,7 +90,7 @@ impl WriterThread {
         clock: Clock,
     ) -> io::Result<Self> {
         let zero = clock.now();
-        let cutting = match tokens {
+        let chunking = match tokens {
             Some(tokens) => BlockChunking::Tokens(settings.block, Arc::new(tokens)),
             None => BlockChunking::Bytes(settings.block),
         };
@@ -109,7 +111,8 @@ impl WriterThread {
             write_error: None,
             flushed_at: zero,
             evicted_at: zero,
-            digester: prompt_hasher(&key, cutting, settings.sample),
+            prompt_hasher: prompt_hasher(&key, chunking.clone(), settings.sample),
+            chunking,
             work_reserve: WorkReserve::new(DIGEST_RESERVE),
             refilled_at: zero,
             settings,
@@ -213,10 +216,10 @@ impl WriterThread {
         let Some(mut body) = RequestBody::read(body) else { return nothing };
         let behind = self.block_unit() == BlockUnit::Tokens && backlog > MAX_BACKLOG_BYTES;
         if behind {
-            self.digester.skip_tokens();
+            self.prompt_hasher.skip_tokens();
         }
-        let found = body.prompt(dialect, &mut self.digester);
-        let digested = self.digester.finish();
+        let found = body.prompt(dialect, &mut self.prompt_hasher);
+        let digested = self.prompt_hasher.finish();
         let session = match &self.settings.session {
             Some(SessionField::Body(path)) => {
                 let name = body.text(path).filter(|name| !name.is_empty());
@@ -309,7 +312,7 @@ impl WriterThread {
     }
 
     fn block_unit(&self) -> BlockUnit {
-        match self.digester.chunking() {
+        match self.chunking {
             BlockChunking::Tokens(..) => BlockUnit::Tokens,
             BlockChunking::Bytes(_) => BlockUnit::Bytes,
         }
@@ -331,7 +334,7 @@ impl WriterThread {
             last: LastBlock::Dropped,
             ids: BlockIds::Chained,
             scope: BlockScope::Trace,
-            key: Some(self.digester.chunking().key(&self.key).id()),
+            key: Some(self.chunking.key(&self.key).id()),
         };
         let sample = (self.settings.sample != SampleShare::ALL).then(|| self.settings.sample.ratio());
         TraceHeader { started_unix_ns: Some(self.started), blocks: Some(blocks), sample, ..TraceHeader::new(SOURCE) }
@@ -349,7 +352,7 @@ impl WriterThread {
             self.frame.clear();
             self.close_segment();
             (self.day, self.key) = (today, self.root.for_day(today));
-            self.digester = prompt_hasher(&self.key, self.digester.chunking().clone(), self.settings.sample);
+            self.prompt_hasher = prompt_hasher(&self.key, self.chunking.clone(), self.settings.sample);
             // Digests of yesterday's conversations use yesterday's key.
             self.sessions = SessionTracker::default();
         }

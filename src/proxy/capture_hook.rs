@@ -4,7 +4,7 @@ use std::io;
 
 use crate::capture::key::CaptureKey;
 use crate::capture::recorder::{CaptureError, CaptureRecorder};
-use crate::capture::segments::Retention;
+use crate::capture::retention::Retention;
 use crate::capture::settings::{CaptureSettings, SessionField};
 use crate::capture::upload_target::UploadTarget;
 use crate::clock::Clock;

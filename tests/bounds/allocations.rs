@@ -1,7 +1,7 @@
 //! The observer allocates nothing per chunk after warm-up.
 
 use streamgauge::capture::recorder::CaptureRecorder;
-use streamgauge::capture::segments::Retention;
+use streamgauge::capture::retention::Retention;
 use streamgauge::capture::settings::CaptureSettings;
 use streamgauge::capture::stats::RecordOutcome;
 use streamgauge::clock::Clock;

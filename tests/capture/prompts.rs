@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use streamgauge::capture::key::CaptureKey;
 use streamgauge::capture::message::CaptureHandle;
 use streamgauge::capture::recorder::CaptureRecorder;
-use streamgauge::capture::segments::Retention;
+use streamgauge::capture::retention::Retention;
 use streamgauge::capture::settings::{CaptureSettings, SessionField};
 use streamgauge::capture::stats::RecordOutcome;
 use streamgauge::clock::{Clock, ManualClock};

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::json;
+use streamgauge::capture::block_chunker::BlockChunking;
 use streamgauge::capture::key::CaptureKey;
-use streamgauge::capture::prompt_hasher::{BlockChunking, PromptHasher};
+use streamgauge::capture::prompt_hasher::PromptHasher;
 use streamgauge::measure::dialect::named;
 use streamgauge::measure::dialect::prompt::RequestBody;
 use streamgauge::measure::record::Outcome;
@@ -95,10 +96,10 @@ fn what_version_1_wrote_is_read_and_its_ids_are_made_again_for_the_same_prompts(
     let tools = json!([{"type": "function", "function": {"name": "t", "parameters": {}}}]);
     let bodies = [json!({"messages": one}), json!({"messages": three, "tools": tools}), json!({"messages": three})];
     for (body, row) in bodies.iter().zip(&rows) {
-        let mut digester = PromptHasher::new(&key, BlockChunking::Bytes(512));
+        let mut hasher = PromptHasher::new(&key, BlockChunking::Bytes(512));
         let body = body.to_string();
-        RequestBody::read(body.as_bytes()).unwrap().prompt(named("openai.chat").unwrap(), &mut digester);
-        let made = digester.finish();
+        RequestBody::read(body.as_bytes()).unwrap().prompt(named("openai.chat").unwrap(), &mut hasher);
+        let made = hasher.finish();
         assert_eq!(made.blocks, row.prompt.blocks);
         // A content that begins with a part which is nothing but text was 20 bytes longer.
         let longer = if made.parts.is_empty() { 0 } else { 20 };

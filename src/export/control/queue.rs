@@ -183,7 +183,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::capture::segments::Retention;
+    use crate::capture::retention::Retention;
     use crate::capture::settings::CaptureSettings;
     use crate::capture::stats::RecordOutcome;
     use crate::clock::Clock;
