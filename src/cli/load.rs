@@ -205,7 +205,7 @@ impl Args {
             prefix_groups: self.prefix_groups.into(),
             model: self.model.clone(),
             stream: !self.no_stream,
-            seed: self.sending.seed,
+            seed: self.sending.requests.seed,
         };
         Ok(WorkloadSpec {
             trace: None,
@@ -215,15 +215,15 @@ impl Args {
             header: synthetic.header(),
             plan: ReplayPlan {
                 duration: self.duration,
-                shard: self.sending.shard()?,
-                seed: self.sending.seed,
+                shard: self.sending.timing.shard()?,
+                seed: self.sending.requests.seed,
                 ..ReplayPlan::default()
             },
             pause_stretch: 1.0,
             warmup_rows: if self.warm_prefixes { synthetic.prefixes().collect() } else { Vec::new() },
             arrivals: if synthetic.arrivals == ArrivalPattern::Closed { LoopMode::Closed } else { LoopMode::Open },
             // A shard sends its share of it.
-            offered_rates: if self.sending.shard.is_none() { synthetic.arrivals.to_json() } else { Value::Null },
+            offered_rates: if self.sending.timing.shard.is_none() { synthetic.arrivals.to_json() } else { Value::Null },
             open_rows: Arc::new(move || Ok(Box::new(synthetic.rows().map(Ok)))),
             texts: prompts.map(|file| file.texts),
             tokens_per_byte: None,
@@ -234,7 +234,7 @@ impl Args {
     }
 
     fn read_prompts(&self, file: &Path) -> anyhow::Result<PromptFile> {
-        let tokenizer = self.sending.tokenizer.as_deref().map(read_tokenizer).transpose()?;
+        let tokenizer = self.sending.requests.tokenizer.as_deref().map(read_tokenizer).transpose()?;
         let count = |text: &str| match &tokenizer {
             Some(tokenizer) => tokenizer.encode_fast(text, false).map_or(1, |tokens| tokens.len() as u64),
             None => (text.len() as u64).div_ceil(BYTES_PER_TOKEN),
@@ -248,7 +248,7 @@ impl Args {
     }
 
     fn prompt_notes(&self, file: &PromptFile) -> Vec<String> {
-        let counted = match self.sending.tokenizer {
+        let counted = match self.sending.requests.tokenizer {
             Some(_) => "the tokenizer counts their tokens",
             None => "their tokens are estimated at four bytes each; --tokenizer counts them",
         };
@@ -276,7 +276,7 @@ impl Args {
             concurrency: self.concurrency.or(self.max_in_flight),
             isl: Some(isl),
             osl: Some(osl),
-            sampling: Some(self.sending.body.describe().unwrap_or_else(|| "the server's defaults".to_owned())),
+            sampling: Some(self.sending.requests.body.describe().unwrap_or_else(|| "the server's defaults".to_owned())),
             prefixes: Some(match self.shared_prefix {
                 0 => "none".to_owned(),
                 tokens => prefix(tokens) + warm,

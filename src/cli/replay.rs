@@ -153,8 +153,8 @@ impl Args {
         let reading = TraceReadOptions {
             format: self.input_format.map(|FormatName(format)| format),
             block_size: self.block_size,
-            respace_seed: self.spread.then_some(self.sending.seed),
-            session_starts: self.sessions_at.map(|starts| (starts, self.sending.seed)),
+            respace_seed: self.spread.then_some(self.sending.requests.seed),
+            session_starts: self.sessions_at.map(|starts| (starts, self.sending.requests.seed)),
             rate: None,
         };
         let opened = trace_source::open(&self.trace, reading).map_err(anyhow::Error::from_boxed)?;
@@ -179,9 +179,9 @@ impl Args {
             to: self.to,
             duration: self.duration,
             repeat: self.repeat,
-            shard: self.sending.shard()?,
+            shard: self.sending.timing.shard()?,
             models: ModelMapping::new(self.models.clone()),
-            seed: self.sending.seed,
+            seed: self.sending.requests.seed,
         };
         let trace = self.trace.clone();
         let doubt = absurd_rate(&header, found.rows, (found.last - first) as f64 / 1e9);
@@ -225,7 +225,7 @@ impl Args {
             concurrency: self.concurrency.or(self.max_in_flight),
             isl: Some("lengths of the trace".to_owned()),
             osl: Some("lengths of the trace".to_owned()),
-            sampling: self.sending.body.describe(),
+            sampling: self.sending.requests.body.describe(),
             prefixes: Some("blocks of the trace".to_owned()),
             sessions: Some(format!("{:?}", self.sessions).to_lowercase()),
         }
@@ -257,7 +257,8 @@ impl Args {
                 found.tokens_of_texts += tokens;
             }
             found.answered += u64::from(entry.outcome.is_some() && entry.timing.ended.is_some());
-            let dialect = self.sending.dialect.as_deref().or(entry.dialect.as_deref()).unwrap_or(DEFAULT_DIALECT);
+            let dialect =
+                self.sending.requests.dialect.as_deref().or(entry.dialect.as_deref()).unwrap_or(DEFAULT_DIALECT);
             let takes =
                 |part: &PromptPart| RequestTemplate::named(dialect).is_ok_and(|form| form.supports_media(part.kind));
             found.unsupported_parts += u64::from(!entry.prompt.parts.iter().all(takes));

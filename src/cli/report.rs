@@ -10,7 +10,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{ArgGroup, ValueHint};
 
 use super::production::production_baseline;
-use super::runner::flags::{Conditions, conditions, sweep_goals};
+use super::runner::flags::evaluation::{Conditions, conditions, sweep_goals};
 use super::terminal::{eprint_line, text_layout, usage_error};
 use super::tool_report::{ReportFormat, aiperf_time_slices};
 use super::trace_input::{digest, ensure_rereadable};

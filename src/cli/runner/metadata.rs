@@ -29,7 +29,8 @@ pub(super) fn run_metadata(
     window: Window,
     audit: Option<SelfTestFindings>,
 ) -> Value {
-    let names = args.headers.iter().filter_map(|line| Some(line.split_once(':')?.0.trim().to_ascii_lowercase()));
+    let names =
+        args.connections.headers.iter().filter_map(|line| Some(line.split_once(':')?.0.trim().to_ascii_lowercase()));
     let reported = targets.iter().zip(engines).filter(|(_, info)| !info.is_empty());
     let engines: BTreeMap<String, &ServerInfo> = reported.map(|(target, info)| (target.to_string(), info)).collect();
     let shard = Some(spec.plan.shard).filter(|shard| shard.count > 1);
@@ -38,7 +39,7 @@ pub(super) fn run_metadata(
         "version": env!("CARGO_PKG_VERSION"),
         "command": own_command(),
         "machine": machine(),
-        "meta": args.meta.iter().cloned().collect::<BTreeMap<_, _>>(),
+        "meta": args.output.meta.iter().cloned().collect::<BTreeMap<_, _>>(),
         "engines": engines,
         "trace": spec.trace,
         "load": spec.load,
@@ -47,8 +48,8 @@ pub(super) fn run_metadata(
         "trace_window": window,
         "targets": targets.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "header_names": names.collect::<Vec<_>>(),
-        "body": args.body.recorded(),
-        "seed": args.seed,
+        "body": args.requests.body.recorded(),
+        "seed": args.requests.seed,
         "stretch": spec.plan.stretch,
         "slots": spec.slots,
         "warm_prefixes": !spec.warmup_rows.is_empty(),
@@ -57,7 +58,7 @@ pub(super) fn run_metadata(
         "audit": audit,
         "arrivals": spec.offered_rates,
         CLOSED_LOOP_KEY: spec.arrivals == LoopMode::Closed,
-        "slos": args.slos.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "slos": args.evaluation.slos.iter().map(ToString::to_string).collect::<Vec<_>>(),
     })
 }
 

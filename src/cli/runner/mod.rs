@@ -77,7 +77,7 @@ pub(super) fn send(
     // Does not wait for a thread that is blocked on a collector.
     runtime.shutdown_background();
     let sent = sent?;
-    let printed = match sending.json {
+    let printed = match sending.output.json {
         true => print(&(serde_json::to_string_pretty(&sent.run)? + "\n")),
         false => print(&text::render(&sent.report, &text::PERCENTILES, text_layout(false))),
     };
@@ -145,7 +145,7 @@ pub(super) async fn execute(
     if let Some(live) = &live {
         live.attach(of_live, &run);
     }
-    let scraper = match &sending.out {
+    let scraper = match &sending.output.out {
         Some(folder) if !pages.is_empty() => {
             let started = Scraper::start(folder, pages, tls, run.begin());
             Some(started.context("cannot write what the servers report of themselves")?)
@@ -225,7 +225,7 @@ fn write_result(
 ) -> anyhow::Result<RunnerOutcome> {
     let mut invalid = Vec::new();
     if about[CLOSED_LOOP_KEY] == false {
-        invalid.extend(figures.read(|totals| late_reason(totals, args.max_lag, ended.real_time)));
+        invalid.extend(figures.read(|totals| late_reason(totals, args.evaluation.max_lag, ended.real_time)));
     }
     if let Some(broken) = &ended.error {
         invalid.push(broken.to_string());
@@ -255,13 +255,15 @@ fn write_result(
         })
     });
     merge_object(&mut run, more);
-    let report = build_report(figures, args.out.as_deref(), run.clone(), &ended, production)?;
+    let report = build_report(figures, args.output.out.as_deref(), run.clone(), &ended, production)?;
     merge_object(&mut run["summary"], serde_json::to_value(&report)?);
-    if let Some(folder) = &args.out {
+    if let Some(folder) = &args.output.out {
         let written =
             write_run(folder, &run).with_context(|| format!("cannot write {}", folder.join(RUN_FILE).display()));
         // The measurements are reported even if this fails.
-        if let Err(error) = written.and_then(|()| artifacts::write(folder, &args.out_formats, &args.slos)) {
+        if let Err(error) =
+            written.and_then(|()| artifacts::write(folder, &args.output.out_formats, &args.evaluation.slos))
+        {
             invalid.push(format!("the result is not whole: {error:#}"));
             merge_object(&mut run, json!({ "valid": false, "invalid_because": invalid }));
         }

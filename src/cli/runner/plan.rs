@@ -13,7 +13,9 @@ use super::calibrate::{CalibrationResult, calibrate, without_calibration};
 use super::context_limit::ContextDemand;
 use super::error::SetupError;
 use super::figures::RunFigures;
-use super::flags::{PromptOverheadArg, RunnerArgs, StartAt, WarmupArg};
+use super::flags::RunnerArgs;
+use super::flags::requests::PromptOverheadArg;
+use super::flags::timing::{StartAt, WarmupArg};
 use super::live;
 use super::metadata::run_metadata;
 use super::prefix_warmup::warm_prefixes;
@@ -69,24 +71,25 @@ pub(in crate::cli) struct PreparedRun {
 pub(in crate::cli) fn prepare(args: &RunnerArgs, spec: WorkloadSpec) -> Result<PreparedRun, SetupError> {
     let usage = |message: String| SetupError::Usage(anyhow::Error::msg(message));
     let targets = args.targets().map_err(usage)?;
-    if args.slos.is_empty() && args.fail_if.iter().flatten().any(Condition::needs_slos) {
+    if args.evaluation.slos.is_empty() && args.evaluation.fail_if.iter().flatten().any(Condition::needs_slos) {
         return Err(usage("--fail-if has no goodput to judge; remedy: define it with --slo".to_owned()));
     }
-    let content = |words| PromptGenerator::new(words, spec.header.blocks.clone(), spec.tokens_per_byte, args.seed);
+    let content =
+        |words| PromptGenerator::new(words, spec.header.blocks.clone(), spec.tokens_per_byte, args.requests.seed);
     let encoder = |content| encoder(args, &targets, content);
-    let own_words = args.tokenizer.as_deref().map(from_tokenizer_file).transpose()?;
+    let own_words = args.requests.tokenizer.as_deref().map(from_tokenizer_file).transpose()?;
     let first = encoder(content(Vocabulary::default()))?;
     let WorkloadEstimate { total: whole, measured, load, models, context } = estimate_workload(args, &spec, &first)?;
     let pages = args.pages(&targets).map_err(usage)?;
-    let admin_port = args.admin_port().map_err(usage)?;
+    let admin_port = args.output.admin_port().map_err(usage)?;
     let tls = match targets.iter().chain(pages.iter().map(|page| &page.target)).any(|target| target.tls) {
-        true => Some(Arc::new(tls::client(args.target_ca.as_deref(), None, &["http/1.1"])?)),
-        false if args.target_ca.is_some() => {
+        true => Some(Arc::new(tls::client(args.connections.target_ca.as_deref(), None, &["http/1.1"])?)),
+        false if args.connections.target_ca.is_some() => {
             return Err(usage("--target-ca is for https, which neither --target nor --server-metrics is".to_owned()));
         }
         false => None,
     };
-    let begin = match args.start_at {
+    let begin = match args.timing.start_at {
         Some(StartAt::Time(moment)) => {
             let begin = Clock::Monotonic.of_wall(moment);
             Some(begin.ok_or_else(|| usage("--start-at has passed; give a moment to come".to_owned()))?)
@@ -96,7 +99,7 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, spec: WorkloadSpec) -> Result<P
     let prefix = args.run_prefix().map_err(SetupError::Usage)?;
     for target in &targets {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let reached = runtime.block_on(check_reachable(target, tls.clone(), args.connect_timeout));
+        let reached = runtime.block_on(check_reachable(target, tls.clone(), args.connections.connect_timeout));
         reached.map_err(|error| {
             let error = tls::describe_error(&error, "--target-ca");
             let alone = error.contains("NoApplicationProtocol");
@@ -104,9 +107,9 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, spec: WorkloadSpec) -> Result<P
             SetupError::Unreachable(format!("cannot reach {target}: {error}{hint}"))
         })?;
     }
-    let slos = Arc::new(Slos::new(args.slos.clone()).map_err(usage)?);
+    let slos = Arc::new(Slos::new(args.evaluation.slos.clone()).map_err(usage)?);
     let half = thread::available_parallelism().map_or(1, |cores| cores.get() / 2).clamp(1, 8);
-    let workers = args.workers.map_or(half, |workers| workers as usize);
+    let workers = args.connections.workers.map_or(half, |workers| workers as usize);
     let config = |encoder, begin| Config {
         targets: targets.clone(),
         tls: tls.clone(),
@@ -116,9 +119,9 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, spec: WorkloadSpec) -> Result<P
         sessions: spec.sessions,
         // A closed loop ends by a command instead.
         session_time_limit: spec.plan.duration.filter(|_| spec.arrivals == LoopMode::Open),
-        connections: args.connections.into(),
-        connect_timeout: args.connect_timeout,
-        timeout: args.timeout,
+        connections: args.connections.policy.into(),
+        connect_timeout: args.connections.connect_timeout,
+        timeout: args.connections.timeout,
         think_time_scale: spec.pause_stretch,
         slos: Arc::clone(&slos),
         stall: DEFAULT_STALL,
@@ -134,15 +137,16 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, spec: WorkloadSpec) -> Result<P
         names.join(", ")
     )];
     // In parallel, so that a slow server delays nothing.
-    let is_asked = args.out.is_some() || args.prompt_overhead == PromptOverheadArg::Auto;
-    let engines = match is_asked {
+    let reads_server_info = args.output.out.is_some() || args.requests.prompt_overhead == PromptOverheadArg::Auto;
+    let engines = match reads_server_info {
         true => {
-            let (targets, fields, tls) = (targets.clone(), args.secret_fields().map_err(usage)?, tls.clone());
+            let (targets, fields, tls) =
+                (targets.clone(), args.connections.secret_fields().map_err(usage)?, tls.clone());
             Some(thread::Builder::new().spawn(move || fetch_server_info(&targets, &fields, tls))?)
         }
         false => None,
     };
-    let audit = (!args.no_audit).then(|| run_self_test(args, load, workers)).transpose()?;
+    let audit = (!args.evaluation.no_audit).then(|| run_self_test(args, load, workers)).transpose()?;
     match &audit {
         Some(audit) => {
             notes.push(audit.summary_line());
@@ -150,10 +154,10 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, spec: WorkloadSpec) -> Result<P
         }
         None => notes.push("note: no audit: what this machine adds to the figures is unknown".to_owned()),
     }
-    if let Some(finding) = audit.iter().flat_map(|audit| &audit.uncertain).next().filter(|_| args.strict) {
+    if let Some(finding) = audit.iter().flat_map(|audit| &audit.uncertain).next().filter(|_| args.evaluation.strict) {
         return Err(SetupError::Machine(format!("--strict: on this machine {finding}")));
     }
-    let calibrated = match (args.prompt_overhead, own_words) {
+    let calibrated = match (args.requests.prompt_overhead, own_words) {
         (PromptOverheadArg::Tokens(added), words) => without_calibration(words.unwrap_or_default(), added, content),
         (PromptOverheadArg::Auto, words) => {
             let words = words.map_or_else(|| from_servers(args, &targets, &first, &models, tls.clone()), Ok)?;
@@ -168,7 +172,7 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, spec: WorkloadSpec) -> Result<P
     }
     let content = content.with_texts(spec.texts.clone());
     // Last, because everything before it takes a different time on each machine.
-    let begin = match (args.start_at, prefix) {
+    let begin = match (args.timing.start_at, prefix) {
         (Some(StartAt::AllShards), Some(prefix)) => Some(prefix.meet().map_err(SetupError::Usage)?),
         _ => begin,
     };
@@ -183,13 +187,13 @@ pub(in crate::cli) fn prepare(args: &RunnerArgs, spec: WorkloadSpec) -> Result<P
     let about = run_metadata(args, &spec, (&targets, &engines), (added, words), window, audit);
     let settings = AccumulatorSettings {
         slos: Slos::clone(&slos),
-        conditions: args.fail_if.concat(),
+        conditions: args.evaluation.fail_if.concat(),
         ..AccumulatorSettings::default()
     };
     let figures = RunFigures::with_settings(settings, measured, spec.header.blocks.clone());
     notes.extend(spec.notes);
     let live_name = spec.trace.unwrap_or_else(|| "a synthetic load".to_owned());
-    let output = match &args.out {
+    let output = match &args.output.out {
         Some(folder) => {
             // Responses are measured whatever the requests come from.
             let made = RunOutput::new(folder, TraceHeader { simulated: false, ..spec.header });
@@ -235,11 +239,19 @@ fn window(spec: &WorkloadSpec, measured: Window) -> Window {
 
 fn encoder(args: &RunnerArgs, targets: &[TargetUrl], content: PromptGenerator) -> Result<RequestEncoder, SetupError> {
     let usage = |message: String| SetupError::Usage(anyhow::Error::msg(message));
-    let (fields, exact) = (args.fields().map_err(usage)?, args.exact_output.into());
-    let dialect = args.dialect.as_deref();
-    let encoder = RequestEncoder::new(content, targets.to_vec(), dialect, fields, exact, args.cancel(), args.seed);
-    let encoder = encoder.map_err(usage)?.with_own_fields(args.body.own_fields());
-    Ok(encoder.with_patterns(args.patterns()).with_key(args.key().map_err(usage)?))
+    let (fields, exact) = (args.connections.fields().map_err(usage)?, args.requests.exact_output.into());
+    let dialect = args.requests.dialect.as_deref();
+    let encoder = RequestEncoder::new(
+        content,
+        targets.to_vec(),
+        dialect,
+        fields,
+        exact,
+        args.requests.cancel(),
+        args.requests.seed,
+    );
+    let encoder = encoder.map_err(usage)?.with_own_fields(args.requests.body.own_fields());
+    Ok(encoder.with_patterns(args.patterns()).with_key(args.connections.key().map_err(usage)?))
 }
 
 /// Limit on rows read ahead if the run's length is known without them: about a second's work.
@@ -306,7 +318,7 @@ fn estimate_workload(
     let open = sessions && spec.sessions == SessionMode::Live && spec.arrivals == LoopMode::Open;
     whole.requests = Some(requests).filter(|requests| *requests < most && !(open && whole.length.is_some()));
     whole.length = whole.length.or(Some(last).filter(|_| spec.arrivals == LoopMode::Open));
-    let from = match (args.warmup, spec.arrivals) {
+    let from = match (args.timing.warmup, spec.arrivals) {
         (Some(WarmupArg::Duration(gap)), _) => Some(gap),
         // Counted over all shards, so that together they exclude the same requests as one machine would.
         (Some(WarmupArg::Requests(number)), LoopMode::Open) => {
@@ -331,7 +343,7 @@ fn measured_window(
     whole: PlannedTotal,
 ) -> Result<MeasurementWindow, SetupError> {
     let usage = |message: String| Err(SetupError::Usage(anyhow::Error::msg(message)));
-    let to = match (args.cooldown, whole.length) {
+    let to = match (args.timing.cooldown, whole.length) {
         (Some(cooldown), Some(length)) => Some(length.as_nanos().saturating_sub(cooldown.as_nanos())),
         (Some(_), None) => {
             return usage(
@@ -342,7 +354,7 @@ fn measured_window(
     };
     let open = spec.arrivals == LoopMode::Open;
     let last = if open { Some(last) } else { whole.length };
-    if let Some(WarmupArg::Requests(number)) = args.warmup {
+    if let Some(WarmupArg::Requests(number)) = args.timing.warmup {
         let few = if open { from.is_none() } else { whole.requests.is_some_and(|requests| number >= requests) };
         if few {
             return usage(format!("--warmup leaves nothing: the plan has no more than {number} requests"));
@@ -357,7 +369,7 @@ fn measured_window(
             return usage(format!("--warmup and --cooldown leave nothing: the last request is sent after {last}"));
         }
     }
-    Ok(match args.warmup {
+    Ok(match args.timing.warmup {
         Some(WarmupArg::Requests(number)) if !open => MeasurementWindow::after_requests(number, to),
         _ => Window { from: from.unwrap_or(0), to }.into(),
     })

@@ -53,7 +53,11 @@ pub(super) fn from_servers(
     models: &[ScheduledRequest],
     tls: Option<Arc<ClientConfig>>,
 ) -> Result<VocabularyChoice, SetupError> {
-    let (fields, key) = args.fields().and_then(|fields| Ok((fields, args.key()?))).map_err(anyhow::Error::msg)?;
+    let (fields, key) = args
+        .connections
+        .fields()
+        .and_then(|fields| Ok((fields, args.connections.key()?)))
+        .map_err(anyhow::Error::msg)?;
     let endpoint = |first: &ScheduledRequest| {
         let form = encoder.template(first).ok()?;
         let own = form.fields(key.as_deref()).map(|(name, value)| (name.to_owned(), value));
@@ -66,8 +70,10 @@ pub(super) fn from_servers(
     };
     let endpoints: Vec<TokenizeEndpoint> = models.iter().filter_map(endpoint).collect();
     let all = endpoints.len();
-    let answers: Vec<_> =
-        tokenize::fetch_single_token_words(endpoints, tls, args.connect_timeout)?.into_iter().flatten().collect();
+    let answers: Vec<_> = tokenize::fetch_single_token_words(endpoints, tls, args.connections.connect_timeout)?
+        .into_iter()
+        .flatten()
+        .collect();
     let who = match (answers.len(), all) {
         (0, _) => return Ok(VocabularyChoice::default()),
         (1, 1) => "the server's /tokenize".to_owned(),

@@ -20,7 +20,7 @@ use self::levels::{LevelList, rates, slots};
 use self::plan::SweepPlan;
 use self::runner::{SweepRunner, SweepStop};
 use super::exit_code::{EXIT_INVALID_RUN, EXIT_SLO_MISSED};
-use super::runner::flags::{Conditions, conditions, sweep_goals};
+use super::runner::flags::evaluation::{Conditions, conditions, sweep_goals};
 use super::signals::StopSignals;
 use super::terminal::{eprint_line, print, text_layout, usage_error};
 use super::values::{parse_count_up_to, parse_duration, parse_positive_duration};

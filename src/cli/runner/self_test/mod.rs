@@ -98,9 +98,9 @@ pub(super) fn run_self_test(
     let address = server.local_addr();
     let serving = SelfTestServer::start(server)?;
     let target = TargetUrl { tls: false, host: address.ip().to_string(), port: address.port(), base: String::new() };
-    let content = PromptGenerator::new(Vocabulary::default(), None, None, args.seed);
+    let content = PromptGenerator::new(Vocabulary::default(), None, None, args.requests.seed);
     let encoder =
-        RequestEncoder::new(content, vec![target.clone()], None, Vec::new(), ExactOutput::On, None, args.seed);
+        RequestEncoder::new(content, vec![target.clone()], None, Vec::new(), ExactOutput::On, None, args.requests.seed);
     let (from, to) = trial.measured_interval();
     let config = Config {
         targets: vec![target],
@@ -110,9 +110,9 @@ pub(super) fn run_self_test(
         slots: None,
         sessions: SessionMode::Timed,
         session_time_limit: None,
-        connections: args.connections.into(),
-        connect_timeout: args.connect_timeout,
-        timeout: args.timeout,
+        connections: args.connections.policy.into(),
+        connect_timeout: args.connections.connect_timeout,
+        timeout: args.connections.timeout,
         think_time_scale: 1.0,
         slos: Arc::<Slos>::default(),
         stall: crate::measure::observer::DEFAULT_STALL,
@@ -137,7 +137,7 @@ pub(super) fn run_self_test(
     let cpu_per_event = cpu.as_secs() / (probed.events_per_second * (to.as_secs() - from.as_secs()));
     let cores = cpu_per_event * load.events_per_second;
     let given = thread::available_parallelism().map_or(1, |cores| cores.get()).min(workers);
-    let mut uncertain = find_problems(&observed, trial.token_interval, args.max_lag);
+    let mut uncertain = find_problems(&observed, trial.token_interval, args.evaluation.max_lag);
     uncertain.extend(overload_warning(&load, cores, given));
     uncertain.extend(contention_warning(ended.core_time));
     Ok(SelfTestFindings {
