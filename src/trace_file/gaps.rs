@@ -19,6 +19,9 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use crate::measure::time::Gap;
 use crate::measure::timeline::TokenEvent;
 
+/// Bytes of the longest integer, of 64 bits.
+const MAX_VARINT_BYTES: usize = 10;
+
 /// The text is not a valid list of gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GapsError {
@@ -87,17 +90,19 @@ pub fn unpack(text: &str) -> Result<Vec<TokenEvent>, GapsError> {
         let each = u32::try_from(each).map_err(|_| GapsError::OutOfRange)?.checked_sub(1);
         tokens.extend(std::iter::repeat_n(each, run.ok_or(GapsError::OutOfRange)?));
     }
-    let (mut gap, mut offset) = (0_i64, 0_u64);
-    let mut event = |tokens| {
+    let (mut gap, mut offset, mut events) = (0_i64, 0_u64, Vec::with_capacity(gaps));
+    for tokens in tokens {
         gap = gap.checked_add(zigzag_decode(read_varint(&mut rest)?)).ok_or(GapsError::OutOfRange)?;
         let nanos =
             u64::try_from(gap).ok().and_then(|micros| micros.checked_mul(1_000)).ok_or(GapsError::OutOfRange)?;
         offset = offset.checked_add(nanos).ok_or(GapsError::OutOfRange)?;
         let event = TokenEvent::new(Gap::from_nanos(nanos), tokens);
         // `TokenEvent` saturates. A changed value proves that no writer wrote it.
-        if (event.gap().as_nanos(), event.tokens()) == (nanos, tokens) { Ok(event) } else { Err(GapsError::OutOfRange) }
-    };
-    let events = tokens.into_iter().map(&mut event).collect::<Result<_, _>>()?;
+        if (event.gap().as_nanos(), event.tokens()) != (nanos, tokens) {
+            return Err(GapsError::OutOfRange);
+        }
+        events.push(event);
+    }
     if rest.is_empty() { Ok(events) } else { Err(GapsError::TrailingData) }
 }
 
@@ -117,21 +122,22 @@ fn write_varint(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
+#[inline]
 fn read_varint(bytes: &mut &[u8]) -> Result<u64, GapsError> {
-    let mut number = 0_u64;
-    for shift in (0..64).step_by(7) {
-        let (&byte, rest) = bytes.split_first().ok_or(GapsError::Truncated)?;
-        *bytes = rest;
+    let (mut number, mut shift) = (0_u64, 0);
+    for (at, byte) in bytes.iter().take(MAX_VARINT_BYTES).enumerate() {
         let bits = u64::from(byte & 0x7f);
-        if bits << shift >> shift != bits {
+        if shift == 63 && bits > 1 {
             return Err(GapsError::OutOfRange);
         }
         number |= bits << shift;
-        if byte < 0x80 {
+        shift += 7;
+        if *byte < 0x80 {
+            *bytes = &bytes[at + 1..];
             return Ok(number);
         }
     }
-    Err(GapsError::OutOfRange)
+    Err(if bytes.len() < MAX_VARINT_BYTES { GapsError::Truncated } else { GapsError::OutOfRange })
 }
 
 #[cfg(test)]

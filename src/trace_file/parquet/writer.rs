@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parquet::basic::{Compression, Encoding};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
@@ -14,6 +14,7 @@ use parquet::schema::types::ColumnPath;
 use super::HEADER_KEY;
 use super::column_buffer::ColumnBuffer;
 use super::columns::{COLUMNS, GAPS, ParquetColumn, ParquetRow, column_name, json, schema};
+
 use crate::trace_file::row::{TraceEntry, TraceHeader};
 
 /// Maximum requests per row group, and maximum ids and gap bytes in one. The writer holds 60 KiB of metadata per group
@@ -42,7 +43,7 @@ impl<W: Write + Send> ParquetWriter<W> {
             matches!(column, ParquetColumn::Integer(_) | ParquetColumn::Required(_) | ParquetColumn::Time)
         };
         let integers = COLUMNS.iter().filter(|(_, column)| is_integer(column));
-        let numbers = integers.map(|(path, _)| ColumnPath::new(vec![column_name(path)])).chain(gaps);
+        let numbers = integers.map(|(path, _)| ColumnPath::new(vec![column_name(path)])).chain(gaps.clone());
         let properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
             .set_created_by("streamgauge".to_owned())
@@ -52,6 +53,10 @@ impl<W: Write + Send> ParquetWriter<W> {
             properties
                 .set_column_dictionary_enabled(path.clone(), false)
                 .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED)
+        });
+        // Every group has gaps of all lengths, so no reader skips one for its least or greatest gap.
+        let properties = gaps.into_iter().fold(properties, |properties, path| {
+            properties.set_column_statistics_enabled(path, EnabledStatistics::None)
         });
         let schema = Arc::new(parse_message_type(&schema())?);
         let file = SerializedFileWriter::new(out, schema, Arc::new(properties.build()))?;
