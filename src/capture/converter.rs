@@ -97,7 +97,8 @@ fn write(segment: &Path, part: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace_file::row::{TraceEntry, TraceHeader};
+    use crate::trace_file::header::TraceHeader;
+    use crate::trace_file::row::TraceEntry;
 
     fn segment(folder: &Path, rows: u64) -> PathBuf {
         let path = folder.join("00000000-20261121T101500Z.jsonl.zst");

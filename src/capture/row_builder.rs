@@ -11,8 +11,9 @@ use crate::measure::record::{CountSource, RequestRecord};
 use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
 use crate::trace_file::gaps::pack;
+use crate::trace_file::header::BlockUnit;
 use crate::trace_file::response_fields::response_fields;
-use crate::trace_file::row::{BYTES_PER_TOKEN, BlockUnit, PromptShape, RequestParams, SloLimits, Timing, TraceEntry};
+use crate::trace_file::row::{BYTES_PER_TOKEN, PromptShape, RequestParams, SloLimits, Timing, TraceEntry};
 
 #[derive(Clone, Copy)]
 pub(super) struct RowRounding {

@@ -30,7 +30,7 @@ use crate::measure::time::{Gap, Stamp};
 use crate::measure::work_budget::{ReserveLimits, WorkBudget, WorkReserve};
 use crate::stats::hash::mix;
 use crate::trace_file::frame::FrameBuilder;
-use crate::trace_file::row::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, SOURCE, TraceHeader};
+use crate::trace_file::header::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, SOURCE, TraceHeader};
 
 const DAY_NANOS: u64 = 86_400_000_000_000;
 /// Time to let messages accumulate; the queue does not fill up in this time.

@@ -23,7 +23,8 @@ use crate::replay::sender::run::{LoopMode, SessionMode};
 use crate::report::context::LoadDescription;
 use crate::trace::info::absurd_rate;
 use crate::trace::session_starts::SessionStarts;
-use crate::trace_file::row::{PromptPart, TurnContent};
+use crate::trace_file::header::TurnContent;
+use crate::trace_file::row::PromptPart;
 
 /// Paragraphs are single lines: clap wraps them to the terminal.
 const ABOUT: &str = "\

@@ -32,7 +32,7 @@ use crate::report::source::{SourceError, SourceReader, read};
 use crate::report::sweep::file::SweepFile;
 use crate::report::sweep::{self, Sweep, SweepReportOptions};
 use crate::report::{PERCENTILES, Report, csv, llmd, markdown, peer_summary, text};
-use crate::trace_file::row::SIMULATED;
+use crate::trace_file::header::SIMULATED;
 use crate::trace_file::run_files::runs_below;
 
 /// Paragraphs are single lines: clap wraps them to the terminal.

@@ -16,7 +16,7 @@ use super::definitions::Definitions;
 use super::metric::{MetricUnit, ReportMetric};
 use super::request_view::RequestView;
 use crate::measure::time::{Gap, Stamp, extend_span};
-use crate::trace_file::row::SIMULATED;
+use crate::trace_file::header::SIMULATED;
 
 /// File name.
 pub const FILE: &str = "histograms.hlog";

@@ -15,7 +15,7 @@ use super::source::ReportSource;
 use super::{Report, RequestSummary};
 use crate::measure::calendar::utc;
 use crate::measure::record::Outcome;
-use crate::trace_file::row::SIMULATED;
+use crate::trace_file::header::SIMULATED;
 
 /// Version of the schema.
 const VERSION: &str = "0.2.1";

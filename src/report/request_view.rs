@@ -8,7 +8,8 @@ use crate::measure::time::{Gap, Stamp};
 use crate::measure::timeline::TokenEvent;
 use crate::trace_file::blocks::{block_tokens, chained_ids};
 use crate::trace_file::gaps::{GapsError, unpack};
-use crate::trace_file::row::{BlockScheme, RequestTargets, TraceEntry, TransferStats};
+use crate::trace_file::header::BlockScheme;
+use crate::trace_file::row::{RequestTargets, TraceEntry, TransferStats};
 
 /// Operations whose responses contain no text.
 const TEXTLESS_OPERATIONS: [&str; 2] = ["embeddings", "rerank"];

@@ -14,7 +14,7 @@ use super::time_course::TimeCourse;
 use crate::measure::record::{CountSource, LaterTurns, Outcome};
 use crate::measure::server_metrics::ServerMetric;
 use crate::measure::time::{Gap, Stamp};
-use crate::trace_file::row::SIMULATED;
+use crate::trace_file::header::SIMULATED;
 
 /// Minimum number of values above a percentile; with fewer, another run would give a different value.
 const MIN_TAIL_VALUES: f64 = 10.0;

@@ -9,7 +9,8 @@ use std::hash::{BuildHasher as _, RandomState};
 
 use super::Trace;
 use crate::measure::request_class::ClassValues;
-use crate::trace_file::row::{BlockScheme, BlockUnit, LastBlock, TraceEntry};
+use crate::trace_file::header::{BlockScheme, BlockUnit, LastBlock};
+use crate::trace_file::row::TraceEntry;
 
 /// Maximum models with a name of their own.
 const MAX_MODELS: usize = 1_000;

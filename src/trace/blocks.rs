@@ -3,8 +3,9 @@
 use crate::measure::record::CountSource;
 use crate::stats::hash::combine;
 pub use crate::trace_file::blocks::{block_tokens, chained_ids, expected_ids, hash_text, prompt_tokens};
+use crate::trace_file::header::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock};
 pub use crate::trace_file::row::BYTES_PER_TOKEN;
-use crate::trace_file::row::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, TraceEntry};
+use crate::trace_file::row::TraceEntry;
 
 /// Separates invented ids from other hashes.
 const FRESH_ID_SEED: u64 = 0x6672_6573_6820_6964;

@@ -16,7 +16,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::stats::hash::{combine, mix};
-use crate::trace_file::row::{TraceEntry, TraceHeader};
+use crate::trace_file::header::TraceHeader;
+use crate::trace_file::row::TraceEntry;
 
 /// Minimum requests that have to agree on an offset.
 pub const MIN_AGREEING: usize = 5;
@@ -203,7 +204,7 @@ fn nearest(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace_file::row::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock};
+    use crate::trace_file::header::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock};
 
     const SECOND: u64 = 1_000_000_000;
 

@@ -21,7 +21,8 @@ use super::rng::name_hash;
 use crate::stats::deviation::{ArrivalWindows, Deviation};
 use crate::stats::length_histogram::{DurationSummary, LengthHistogram};
 use crate::trace_file::gaps;
-use crate::trace_file::row::{TraceEntry, TraceHeader};
+use crate::trace_file::header::TraceHeader;
+use crate::trace_file::row::TraceEntry;
 
 /// Comparison of two traces.
 #[derive(Clone, Debug, Serialize, JsonSchema)]

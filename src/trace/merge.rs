@@ -10,7 +10,8 @@ use super::conversion_loss::ConversionLosses;
 use super::error::{Error, TraceProblem};
 use super::{Trace, TraceEntries};
 use crate::stats::hash::combine;
-use crate::trace_file::row::{BlockScheme, PromptPart, TraceEntry, TraceHeader};
+use crate::trace_file::header::{BlockScheme, TraceHeader};
+use crate::trace_file::row::{PromptPart, TraceEntry};
 
 /// Maximum rows that wait for earlier ones.
 pub const MAX_HEAP_ROWS: usize = 1 << 16;

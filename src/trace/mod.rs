@@ -40,7 +40,8 @@ pub mod time_shift;
 pub mod vocabulary;
 pub mod whole_turns;
 
-use crate::trace_file::row::{TraceEntry, TraceHeader};
+use crate::trace_file::header::TraceHeader;
+use crate::trace_file::row::TraceEntry;
 use conversion_loss::ConversionLosses;
 use error::{Error, TraceProblem};
 

@@ -17,7 +17,8 @@ use std::sync::Arc;
 use super::rng::name_hash;
 use super::vocabulary::{Vocabulary, WORD_BYTES};
 use crate::stats::hash::mix;
-use crate::trace_file::row::{BlockScheme, BlockScope, BlockUnit, TraceEntry};
+use crate::trace_file::header::{BlockScheme, BlockScope, BlockUnit};
+use crate::trace_file::row::TraceEntry;
 
 /// Prompt tokens if the trace has no prompt length.
 const DEFAULT_PROMPT_TOKENS: u64 = 1;
@@ -196,7 +197,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::trace_file::row::{BlockIds, LastBlock, PromptShape};
+    use crate::trace_file::header::{BlockIds, LastBlock};
+    use crate::trace_file::row::PromptShape;
 
     fn content(unit: BlockUnit, size: u32, scope: BlockScope) -> PromptGenerator {
         let blocks = BlockScheme { size, unit, last: LastBlock::Kept, ids: BlockIds::Chained, scope, key: None };

@@ -10,7 +10,8 @@ use super::merge::{MergedRows, rename_copy};
 use super::selection::TraceSelection;
 use super::{Trace, TraceEntries};
 use crate::stats::hash::combine;
-use crate::trace_file::row::{TraceEntry, TraceHeader};
+use crate::trace_file::header::TraceHeader;
+use crate::trace_file::row::TraceEntry;
 
 /// Maximum number of copies.
 pub const MAX_COPIES: f64 = 1_000.0;
@@ -123,7 +124,7 @@ fn sample_sessions(
 }
 
 /// Requests with equal keys are kept or dropped together.
-fn sampling_key(entry: &TraceEntry, blocks: Option<&crate::trace_file::row::BlockScheme>, row: u64) -> u64 {
+fn sampling_key(entry: &TraceEntry, blocks: Option<&crate::trace_file::header::BlockScheme>, row: u64) -> u64 {
     if let Some(session) = &entry.session {
         return hash_text(session);
     }

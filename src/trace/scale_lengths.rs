@@ -4,7 +4,8 @@
 //! changes, token times are removed, because they do not apply to the new reply.
 
 use super::Trace;
-use crate::trace_file::row::{BlockUnit, LastBlock, Timing};
+use crate::trace_file::header::{BlockUnit, LastBlock};
+use crate::trace_file::row::Timing;
 
 /// Factors on lengths.
 #[derive(Clone, Copy, Debug)]

@@ -133,7 +133,7 @@ pub fn shift_sessions(trace: Trace, shifts: SessionShifts) -> Trace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace_file::row::TraceHeader;
+    use crate::trace_file::header::TraceHeader;
 
     const SECOND: u64 = 1_000_000_000;
 

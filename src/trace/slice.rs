@@ -4,7 +4,8 @@ use super::Trace;
 use super::error::Error;
 use super::selection::TraceSelection;
 use super::session_table::SessionTable;
-use crate::trace_file::row::{TraceEntry, TurnContent};
+use crate::trace_file::header::TurnContent;
+use crate::trace_file::row::TraceEntry;
 
 /// Loss reported for delta turns whose earlier turns were cut off.
 const LOST_HISTORY: &str = "the history before the cut of turns that hold only what was added";

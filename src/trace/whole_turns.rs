@@ -11,10 +11,8 @@ use super::blocks::{chained_ids, hash_text, prompt_tokens};
 use super::conversion_loss::ConversionLosses;
 use crate::stats::hash::combine;
 use crate::stats::locality_hash::BuildLocalityHasher;
-use crate::trace_file::row::{
-    BYTES_PER_TOKEN, BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, PromptPart, TraceEntry, TraceHeader,
-    TurnContent,
-};
+use crate::trace_file::header::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, TraceHeader, TurnContent};
+use crate::trace_file::row::{BYTES_PER_TOKEN, PromptPart, TraceEntry};
 
 /// Block size in tokens if the trace has none: the usual block size of server caches.
 const BLOCK_TOKENS: u32 = 16;

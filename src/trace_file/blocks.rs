@@ -1,6 +1,7 @@
 //! Block ids of a row, chained across the prompt, and prompt lengths in tokens. Pure.
 
-use super::row::{BYTES_PER_TOKEN, BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, TraceEntry};
+use super::header::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock};
+use super::row::{BYTES_PER_TOKEN, TraceEntry};
 use crate::stats::hash::combine;
 
 /// FNV-1a over the text, finalized by [`combine`].

@@ -158,7 +158,7 @@ impl FrameBuilder {
     ///
     /// # Errors
     /// If the header cannot be written as JSON; the frame stays unchanged.
-    pub fn push_header(&mut self, header: &super::row::TraceHeader) -> io::Result<()> {
+    pub fn push_header(&mut self, header: &super::header::TraceHeader) -> io::Result<()> {
         self.push_line(|line| serde_json::to_writer(line, header))
     }
 

@@ -1,10 +1,10 @@
 //! The trace file: our own format of captures, traces and runs on disk. Reading and writing need no clock and no thread.
 //!
-//! A trace is one [`row::TraceHeader`] and one [`row::TraceEntry`] per request. The proxy's capture writes traces,
+//! A trace is one [`header::TraceHeader`] and one [`row::TraceEntry`] per request. The proxy's capture writes traces,
 //! `trace` converts public formats to them, and `replay` sends them.
 //!
 //! # The format
-//! JSON Lines, version [`row::VERSION`]; each field's documentation defines it. On disk, rows are stored in frames
+//! JSON Lines, version [`header::VERSION`]; each field's documentation defines it. On disk, rows are stored in frames
 //! ([`frame`]): independent zstd frames, each behind its metadata. Every zstd decoder reads the file, a torn end loses
 //! only the last frame, and readers find a time without unpacking. [`reader`] reads frames, plain `.jsonl` and
 //! `.jsonl.zst`. Older versions stay readable; newer versions are rejected with an error that names the version.
@@ -18,6 +18,7 @@ pub mod blocks;
 pub mod frame;
 pub mod gap_sketch;
 pub mod gaps;
+pub mod header;
 mod line_reader;
 #[cfg(feature = "parquet")]
 pub mod parquet;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use super::row::VERSION;
+use super::header::VERSION;
 
 /// The trace cannot be read.
 #[derive(Debug, thiserror::Error)]

@@ -31,9 +31,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::vec;
 
+use super::header::TraceHeader;
 use super::line_reader::{HeldMemory, LineReader};
 pub use super::read_error::{ReadError, TraceDamage};
-use super::row::{TraceEntry, TraceHeader};
+use super::row::TraceEntry;
 use super::segment_list::{segments, start_of};
 use super::segment_reader::SegmentReader;
 
@@ -183,7 +184,7 @@ impl TraceReader {
                 continue;
             };
             let meaning = |header: &TraceHeader| {
-                header.blocks.clone().map(|blocks| super::row::BlockScheme { key: None, ..blocks })
+                header.blocks.clone().map(|blocks| super::header::BlockScheme { key: None, ..blocks })
             };
             if meaning(&header) != meaning(&self.header) {
                 return Err(ReadError::BlockMismatch { path: segment.lines.path });

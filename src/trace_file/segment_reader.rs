@@ -7,9 +7,10 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
+use super::header::{HeaderError, TraceHeader};
 use super::line_reader::{HeldMemory, LineReader};
 use super::read_error::{ReadError, TraceDamage};
-use super::row::{HeaderError, TraceEntry, TraceHeader};
+use super::row::TraceEntry;
 use crate::measure::whole_number::as_whole_number;
 
 /// Damage of a segment that is later by name but earlier by the wall clock, because the clock was set back.

@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 
 use super::frame::FrameBuilder;
-use super::row::{TraceEntry, TraceHeader};
+use super::header::TraceHeader;
+use super::row::TraceEntry;
 
 /// Writes one trace to one sink.
 pub struct TraceWriter<W: Write> {

@@ -9,7 +9,7 @@ use super::router::{Candidate, RouteKey, Router};
 use super::traffic::TwinRequest;
 use crate::engine::{EngineJob, EngineOptions};
 use crate::measure::time::Stamp;
-use crate::trace_file::row::BlockScheme;
+use crate::trace_file::header::BlockScheme;
 
 /// Most requests that wait in a fleet, beyond those that its replicas run at once. A fleet that serves less than comes
 /// would queue without end, and each request takes some kilobytes: it refuses further ones.

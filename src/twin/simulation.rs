@@ -14,7 +14,8 @@ use super::operations::{AUTOSCALE_PERIOD, Operations};
 use super::response::{TwinOutcome, TwinResponse};
 use super::traffic::TwinRequest;
 use crate::measure::time::{Gap, Stamp};
-use crate::trace_file::row::{BlockScheme, TraceEntry};
+use crate::trace_file::header::BlockScheme;
+use crate::trace_file::row::TraceEntry;
 
 /// How far rows are read ahead, so that a turn can come earlier than in the trace.
 const READ_AHEAD: Gap = Gap::from_millis(300_000);

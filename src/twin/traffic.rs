@@ -5,7 +5,8 @@ use crate::measure::record::FinishReason;
 use crate::measure::time::{Gap, Stamp};
 use crate::stats::hash::combine;
 use crate::trace_file::blocks::{block_tokens, chained_ids, hash_text, prompt_tokens};
-use crate::trace_file::row::{BlockScheme, TraceEntry};
+use crate::trace_file::header::BlockScheme;
+use crate::trace_file::row::TraceEntry;
 
 /// One request of the traffic.
 #[derive(Clone, Debug)]
@@ -86,7 +87,8 @@ impl TwinRequest {
 mod tests {
     use super::*;
     use crate::measure::record::{Ending, Outcome};
-    use crate::trace_file::row::{BlockIds, BlockScope, BlockUnit, LastBlock, PromptShape};
+    use crate::trace_file::header::{BlockIds, BlockScope, BlockUnit, LastBlock};
+    use crate::trace_file::row::PromptShape;
 
     fn row(tokens: u64, blocks: &[u64]) -> TraceEntry {
         let prompt = PromptShape { tokens: Some(tokens), blocks: blocks.to_vec(), ..PromptShape::default() };

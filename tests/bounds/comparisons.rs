@@ -14,7 +14,8 @@ use streamgauge::report::compare::{ComparedRun, Comparison, ComparisonSettings};
 use streamgauge::report::source::SourceReader;
 use streamgauge::stats::change::Verdict;
 use streamgauge::trace_file::gaps::pack;
-use streamgauge::trace_file::row::{Timing, TraceEntry, TraceHeader};
+use streamgauge::trace_file::header::TraceHeader;
+use streamgauge::trace_file::row::{Timing, TraceEntry};
 
 /// Comparisons of equal servers; without optimization they take minutes.
 const TRIES: u64 = if cfg!(debug_assertions) { 5 } else { 100 };

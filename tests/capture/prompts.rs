@@ -25,8 +25,9 @@ use streamgauge::measure::sample_share::SampleShare;
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::time::Gap;
 use streamgauge::trace_file::gaps;
+use streamgauge::trace_file::header::{BlockUnit, LastBlock};
 use streamgauge::trace_file::reader::TraceReader;
-use streamgauge::trace_file::row::{BlockUnit, LastBlock, PartKind, PromptPart, TraceEntry};
+use streamgauge::trace_file::row::{PartKind, PromptPart, TraceEntry};
 use tempfile::TempDir;
 use tokenizers::Tokenizer;
 

@@ -12,9 +12,9 @@ use serde_json::json;
 use streamgauge::capture::message::MAX_STREAM_GAPS;
 use streamgauge::measure::record::{CountSource, Ending, FinishReason, Outcome};
 use streamgauge::trace_file::gaps;
+use streamgauge::trace_file::header::{BlockIds, BlockScope, BlockUnit, LastBlock};
 use streamgauge::trace_file::reader::TraceReader;
 use streamgauge::trace_file::row::TraceEntry;
-use streamgauge::trace_file::row::{BlockIds, BlockScope, BlockUnit, LastBlock};
 use tempfile::TempDir;
 
 use crate::support::PATIENCE;

@@ -7,8 +7,9 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 use streamgauge::capture::key::{CaptureKey, KEY_FILE};
+use streamgauge::trace_file::header::BlockScheme;
 use streamgauge::trace_file::reader::TraceReader;
-use streamgauge::trace_file::row::{BlockScheme, TraceEntry};
+use streamgauge::trace_file::row::TraceEntry;
 use tempfile::TempDir;
 
 use crate::support::captured::{answer, proxy, rows, run, server};

@@ -16,10 +16,9 @@ use streamgauge::measure::time::Gap;
 use streamgauge::measure::timeline::TokenEvent;
 use streamgauge::trace_file::frame::{FRAME_HEAD_BYTES, FrameHead};
 use streamgauge::trace_file::gaps;
+use streamgauge::trace_file::header::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, TraceHeader};
 use streamgauge::trace_file::reader::{ReadError, TraceReader};
-use streamgauge::trace_file::row::{
-    BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, PromptShape, Timing, TraceEntry, TraceHeader,
-};
+use streamgauge::trace_file::row::{PromptShape, Timing, TraceEntry};
 use streamgauge::trace_file::writer::TraceWriter;
 use tempfile::TempDir;
 

@@ -11,8 +11,9 @@ use rustls::ServerConnection;
 use serde_json::Value;
 use streamgauge::measure::time::Gap;
 use streamgauge::net::tls::{ClientCertificates, TlsIdentity, server};
+use streamgauge::trace_file::header::TraceHeader;
 use streamgauge::trace_file::reader::TraceReader;
-use streamgauge::trace_file::row::{TraceEntry, TraceHeader};
+use streamgauge::trace_file::row::TraceEntry;
 
 use crate::support::http2::Pki;
 use crate::support::sending::{output_of, program, recording_upstream, rows, run, run_json, sim, without_self_test};

@@ -12,8 +12,9 @@ use streamgauge::sim::{RunningServer, SimOptions, SimServer};
 use streamgauge::trace::format::{self, detect};
 use streamgauge::trace::info::info;
 use streamgauge::trace::input::InputSource;
+use streamgauge::trace_file::header::TraceHeader;
 use streamgauge::trace_file::reader::TraceReader;
-use streamgauge::trace_file::row::{TraceEntry, TraceHeader};
+use streamgauge::trace_file::row::TraceEntry;
 
 /// Tokens of a block of the simulated server's cache.
 const CACHE_BLOCK: u64 = 16;

@@ -20,8 +20,9 @@ use streamgauge::report::Report;
 use streamgauge::report::accumulate::Accumulator;
 use streamgauge::report::metric::ReportMetric;
 use streamgauge::sim::{SimOptions, SimServer};
+use streamgauge::trace_file::header::TraceHeader;
 use streamgauge::trace_file::reader::TraceReader;
-use streamgauge::trace_file::row::{Timing, TraceEntry, TraceHeader};
+use streamgauge::trace_file::row::{Timing, TraceEntry};
 
 use crate::support::captured::until;
 use crate::support::http2::Pki;

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use streamgauge::trace_file::row::{PromptShape, TraceEntry, TraceHeader};
+use streamgauge::trace_file::header::TraceHeader;
+use streamgauge::trace_file::row::{PromptShape, TraceEntry};
 
 use crate::support::sending::{CommandOutput, rows, run, run_json};
 use crate::support::upstream::Upstream;

@@ -10,7 +10,7 @@ use streamgauge::capture::live_sessions::LiveSessionRow;
 use streamgauge::capture::manifest::HourManifest;
 use streamgauge::export::admin::requests::RequestsResponse;
 use streamgauge::export::registry::catalog::{TABLE, attribute};
-use streamgauge::trace_file::row;
+use streamgauge::trace_file::header;
 
 use crate::metric_names::files;
 
@@ -77,7 +77,7 @@ fn properties(schema: &Value, of: &Value, prefix: &str, names: &mut BTreeSet<Str
 
 #[test]
 fn every_field_of_a_capture_is_on_the_page() {
-    let schema = row::schema().to_value();
+    let schema = header::schema().to_value();
     let mut written = BTreeSet::new();
     properties(&schema, &schema, "", &mut written);
     assert!(written.contains("prompt.blocks") && written.contains("blocks.key"), "{written:?}");

@@ -11,7 +11,8 @@ use streamgauge::measure::record::{CountSource, Outcome};
 use streamgauge::measure::time::Gap;
 use streamgauge::measure::timeline::TokenEvent;
 use streamgauge::trace_file::gaps::pack;
-use streamgauge::trace_file::row::{Timing, TraceEntry, TraceHeader};
+use streamgauge::trace_file::header::TraceHeader;
+use streamgauge::trace_file::row::{Timing, TraceEntry};
 
 use super::results::{success, write};
 

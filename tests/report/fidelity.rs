@@ -12,11 +12,9 @@ use streamgauge::measure::time::Gap;
 use streamgauge::measure::timeline::TokenEvent;
 use streamgauge::sim::{SimOptions, SimServer};
 use streamgauge::trace_file::gaps::pack;
+use streamgauge::trace_file::header::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, TraceHeader};
 use streamgauge::trace_file::reader::TraceReader;
-use streamgauge::trace_file::row::{
-    BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, PromptShape, RequestParams, RequestTargets, Timing,
-    TraceEntry, TraceHeader,
-};
+use streamgauge::trace_file::row::{PromptShape, RequestParams, RequestTargets, Timing, TraceEntry};
 use streamgauge::trace_file::writer::TraceWriter;
 
 const MS: u64 = 1_000_000;

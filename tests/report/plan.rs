@@ -19,7 +19,8 @@ use streamgauge::report::plan::replicas::{ReplicaTimeline, Reserves, replicas_fo
 use streamgauge::report::plan::{CapacityPlan, Traffic, text};
 use streamgauge::report::sweep::level_verdict::LevelVerdict;
 use streamgauge::report::text::TextLayout;
-use streamgauge::trace_file::row::{PromptShape, Timing, TraceEntry, TraceHeader};
+use streamgauge::trace_file::header::TraceHeader;
+use streamgauge::trace_file::row::{PromptShape, Timing, TraceEntry};
 use streamgauge::trace_file::server_metrics::{SERVER_METRICS_FILE, Scrape, ScrapesHeader, ScrapesWriter, VERSION};
 use streamgauge::trace_file::writer::TraceWriter;
 

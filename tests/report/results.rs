@@ -13,7 +13,8 @@ use streamgauge::report::accumulate::{Accumulator, AccumulatorSettings};
 use streamgauge::report::source::{SourceReader, read};
 use streamgauge::report::{PERCENTILES, Report};
 use streamgauge::trace_file::gaps::pack;
-use streamgauge::trace_file::row::{PromptShape, RequestParams, Timing, TraceEntry, TraceHeader};
+use streamgauge::trace_file::header::TraceHeader;
+use streamgauge::trace_file::row::{PromptShape, RequestParams, Timing, TraceEntry};
 use streamgauge::trace_file::writer::TraceWriter;
 
 const MS: u64 = 1_000_000;

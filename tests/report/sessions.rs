@@ -6,7 +6,8 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use streamgauge::measure::record::{CountSource, Outcome};
-use streamgauge::trace_file::row::{PromptShape, Timing, TraceEntry, TraceHeader};
+use streamgauge::trace_file::header::TraceHeader;
+use streamgauge::trace_file::row::{PromptShape, Timing, TraceEntry};
 use streamgauge::trace_file::writer::TraceWriter;
 
 const MS: u64 = 1_000_000;

@@ -17,8 +17,9 @@ use streamgauge::replay::sender::target::TargetUrl;
 use streamgauge::replay::{Config, ConnectionReuse, ReplayRun};
 use streamgauge::trace::prompt_text::PromptGenerator;
 use streamgauge::trace::vocabulary::Vocabulary;
+use streamgauge::trace_file::header::TraceHeader;
 use streamgauge::trace_file::reader::TraceReader;
-use streamgauge::trace_file::row::{PromptShape, TraceEntry, TraceHeader};
+use streamgauge::trace_file::row::{PromptShape, TraceEntry};
 use tokio::sync::Semaphore;
 
 /// Settings that differ from run to run.

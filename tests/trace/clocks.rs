@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use streamgauge::trace_file::row::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, TraceEntry, TraceHeader};
+use streamgauge::trace_file::header::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, TraceHeader};
+use streamgauge::trace_file::row::TraceEntry;
 use streamgauge::trace_file::writer::TraceWriter;
 use tempfile::TempDir;
 

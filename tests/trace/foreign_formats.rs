@@ -7,7 +7,8 @@ use std::path::Path;
 use streamgauge::measure::record::{FinishReason, Outcome};
 use streamgauge::trace::format::{self, ReadOptions, TraceFormat};
 use streamgauge::trace::input::{InputSource, InputStream};
-use streamgauge::trace_file::row::{BlockScope, TraceEntry, TraceHeader, TurnContent};
+use streamgauge::trace_file::header::{BlockScope, TraceHeader, TurnContent};
+use streamgauge::trace_file::row::TraceEntry;
 
 struct Read {
     header: TraceHeader,

@@ -16,7 +16,8 @@ use streamgauge::trace::input::{InputSource, InputStream};
 use streamgauge::trace::scale_lengths::{self, LengthScale};
 use streamgauge::trace::{Trace, scale};
 use streamgauge::trace_file::gaps::pack;
-use streamgauge::trace_file::row::{BlockIds, BlockScope, LastBlock, Timing, TraceEntry, TraceHeader, TurnContent};
+use streamgauge::trace_file::header::{BlockIds, BlockScope, LastBlock, TraceHeader, TurnContent};
+use streamgauge::trace_file::row::{Timing, TraceEntry};
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/traces").join(name)

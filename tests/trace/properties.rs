@@ -18,9 +18,10 @@ use streamgauge::trace::selection::TraceSelection;
 use streamgauge::trace::slice::{TraceSlice, slice};
 use streamgauge::trace::{Trace, output};
 use streamgauge::trace_file::gaps;
-use streamgauge::trace_file::row::{
-    BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, TraceEntry, TraceHeader, TurnContent,
+use streamgauge::trace_file::header::{
+    BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, TraceHeader, TurnContent,
 };
+use streamgauge::trace_file::row::TraceEntry;
 
 const MS: u64 = 1_000_000;
 const BLOCK: u64 = 512;

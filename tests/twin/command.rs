@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use streamgauge::trace_file::row::{TraceEntry, TraceHeader};
+use streamgauge::trace_file::header::TraceHeader;
+use streamgauge::trace_file::row::TraceEntry;
 
 use crate::traffic::{LOAD, Load, SCHEME};
 

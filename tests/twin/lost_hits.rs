@@ -7,8 +7,9 @@ use std::path::Path;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use serde_json::Value;
+use streamgauge::trace_file::header::TraceHeader;
 use streamgauge::trace_file::reader::TraceReader;
-use streamgauge::trace_file::row::{PromptShape, TraceEntry, TraceHeader};
+use streamgauge::trace_file::row::{PromptShape, TraceEntry};
 
 use crate::command::ok;
 use crate::traffic::SCHEME;

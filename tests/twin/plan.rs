@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use streamgauge::trace_file::row::{PromptShape, TraceEntry, TraceHeader};
+use streamgauge::trace_file::header::TraceHeader;
+use streamgauge::trace_file::row::{PromptShape, TraceEntry};
 
 /// Bursts of one, two and three requests every 4 s, for four minutes each.
 const BURSTS: [u64; 3] = [1, 2, 3];

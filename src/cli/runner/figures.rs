@@ -15,7 +15,8 @@ use crate::report::request_view::RequestView;
 use crate::report::{SloGoodput, slo_goodput};
 use crate::stats::samples::Samples;
 use crate::trace_file::gaps;
-use crate::trace_file::row::{BlockScheme, TraceEntry};
+use crate::trace_file::header::BlockScheme;
+use crate::trace_file::row::TraceEntry;
 
 /// Requests in the latencies shown during a run.
 const MAX_RECENT_REQUESTS: usize = 1_000;

@@ -43,7 +43,7 @@ use crate::report::accumulate::AccumulatorSettings;
 use crate::report::condition::Condition;
 use crate::trace::prompt_text::PromptGenerator;
 use crate::trace::vocabulary::Vocabulary;
-use crate::trace_file::row::TraceHeader;
+use crate::trace_file::header::TraceHeader;
 
 /// Everything that a run needs.
 pub(in crate::cli) struct PreparedRun {

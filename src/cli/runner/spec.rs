@@ -9,7 +9,8 @@ use crate::measure::time::Gap;
 use crate::replay::plan::schedule::{ReplayPlan, RowError, TraceRows};
 use crate::replay::sender::run::{LoopMode, SessionMode};
 use crate::report::context::LoadDescription;
-use crate::trace_file::row::{TraceEntry, TraceHeader};
+use crate::trace_file::header::TraceHeader;
+use crate::trace_file::row::TraceEntry;
 
 /// Set if slots, and not planned times, decided when requests were sent.
 pub(super) const CLOSED_LOOP_KEY: &str = "closed_loop";

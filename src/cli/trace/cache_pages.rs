@@ -14,7 +14,7 @@ use crate::replay::sender::target::TargetUrl;
 use crate::replay::server::page_client::PageClient;
 use crate::trace::info;
 use crate::trace::reuse::CacheSizes;
-use crate::trace_file::row::TraceHeader;
+use crate::trace_file::header::TraceHeader;
 
 /// Limit on a page: that of a busy vLLM has 300 KiB.
 const MAX_PAGE_BYTES: usize = 4 << 20;

@@ -19,7 +19,7 @@ use crate::trace::output;
 use crate::trace::scale::MAX_COPIES;
 use crate::trace::selection::TraceSelection;
 use crate::trace::whole_turns::expand_turns;
-use crate::trace_file::row::TurnContent;
+use crate::trace_file::header::TurnContent;
 
 /// A trace to read.
 #[derive(Debug, clap::Args)]

@@ -5,7 +5,7 @@ use crate::measure::time::Gap;
 use crate::report::ascii_plot::{bar, columns, format_percent, table_cell, with_thousands};
 use crate::report::text::aligned;
 use crate::trace::info::{LengthSummary, PrefixCacheStats, TraceInfo, TraceWindow};
-use crate::trace_file::row::TraceHeader;
+use crate::trace_file::header::TraceHeader;
 
 /// Width and colour support of stdout.
 #[derive(Clone, Copy, Debug)]

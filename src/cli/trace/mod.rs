@@ -29,7 +29,7 @@ use crate::trace::scale_lengths::{self, LengthScale};
 use crate::trace::selection::TraceSelection;
 use crate::trace::slice::{self, TraceSlice};
 use crate::trace::time_shift::{self, TimeShift};
-use crate::trace_file::row;
+use crate::trace_file::header;
 pub(super) use examples::{HELP, SUBVERBS};
 use flags::{FormatName, ScaleFactor, TraceInputArgs, TraceOutputArgs};
 
@@ -315,7 +315,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::from(2))
         }),
         Verb::Reuse(args) => reuse::run(args),
-        Verb::Schema => crate::cli::terminal::print(&format!("{:#}\n", row::schema().as_value())),
+        Verb::Schema => crate::cli::terminal::print(&format!("{:#}\n", header::schema().as_value())),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::measure::time::Gap;
 use crate::trace::conversion_loss::ConversionLosses;
 use crate::trace::format::{ConversionSummary, TraceFormat};
 use crate::trace::scale::RateScale;
-use crate::trace_file::row::{BlockIds, BlockScope, BlockUnit, LastBlock, TraceHeader, TurnContent};
+use crate::trace_file::header::{BlockIds, BlockScope, BlockUnit, LastBlock, TraceHeader, TurnContent};
 
 /// The user's name of it.
 pub(super) fn display_name(path: &Path) -> Cow<'_, str> {

@@ -8,7 +8,7 @@ use super::variant::VariantResult;
 use crate::cli::terminal::{render_table, right_aligned_table};
 use crate::measure::slo::Slo;
 use crate::report::ascii_plot::format_percent;
-use crate::trace_file::row::SIMULATED;
+use crate::trace_file::header::SIMULATED;
 use crate::twin::model::{HeldOutError, TwinModel};
 
 pub(super) fn text(model: &TwinModel, slos: &[Slo], results: &[VariantResult]) -> String {

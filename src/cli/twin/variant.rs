@@ -17,7 +17,7 @@ use crate::replay::result::output::{RunOutput, write_run};
 use crate::report::request_view::RequestView;
 use crate::report::source::VERSION;
 use crate::trace_file::gaps;
-use crate::trace_file::row::TraceHeader;
+use crate::trace_file::header::TraceHeader;
 use crate::twin::fleet::FleetOptions;
 use crate::twin::operations::Operations;
 use crate::twin::simulation::{Simulation, SimulationTotals};

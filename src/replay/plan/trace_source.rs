@@ -13,7 +13,7 @@ use crate::trace::respace::respace;
 use crate::trace::scale::{RateScale, scale_rate};
 use crate::trace::session_starts::{SessionStarts, shift_sessions};
 use crate::trace::whole_turns::expand_turns;
-use crate::trace_file::row::TraceHeader;
+use crate::trace_file::header::TraceHeader;
 
 /// Options for reading a trace.
 #[derive(Clone, Copy, Default)]

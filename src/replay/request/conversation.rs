@@ -163,7 +163,8 @@ mod tests {
     use super::*;
     use crate::measure::time::Gap;
     use crate::trace::vocabulary::Vocabulary;
-    use crate::trace_file::row::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, PromptShape, TraceEntry};
+    use crate::trace_file::header::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock};
+    use crate::trace_file::row::{PromptShape, TraceEntry};
 
     fn content() -> PromptGenerator {
         let blocks = BlockScheme {

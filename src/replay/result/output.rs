@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use crate::measure::timeline::TokenEvent;
 use crate::trace_file::gaps::pack;
-use crate::trace_file::row::{SOURCE, TraceEntry, TraceHeader};
+use crate::trace_file::header::{SOURCE, TraceHeader};
+use crate::trace_file::row::TraceEntry;
 use crate::trace_file::segment_list::{RECORDS_FILE, RUN_FILE};
 use crate::trace_file::writer::TraceWriter;
 

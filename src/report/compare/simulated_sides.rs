@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::ComparedRun;
-use crate::trace_file::row::SIMULATED;
+use crate::trace_file::header::SIMULATED;
 
 /// The sides with at least one run that is the prediction of a twin and no measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]

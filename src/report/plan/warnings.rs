@@ -3,7 +3,7 @@
 use super::measured_sweep::MeasuredSweep;
 use super::{CapacityPlan, Traffic};
 use crate::report::warnings::WarningText;
-use crate::trace_file::row::SIMULATED;
+use crate::trace_file::header::SIMULATED;
 
 /// Greatest ratio of the levels around the capacity; a search ends at 1.05.
 const MAX_STEP: f64 = 1.25;

@@ -12,7 +12,8 @@ use super::{
     stream,
 };
 use crate::measure::calendar::{date_from_days, days_from_date};
-use crate::trace_file::row::{PromptShape, TraceEntry, TraceHeader};
+use crate::trace_file::header::TraceHeader;
+use crate::trace_file::row::{PromptShape, TraceEntry};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "azure",

@@ -16,7 +16,8 @@ use super::{
     ConversionLosses, FormatWriter, InputSource, ReadOptions, ScaledTime, TraceFormat, TraceOutput, WriteError,
     has_keys, nanos, rows, stream,
 };
-use crate::trace_file::row::{BlockIds, BlockScheme, LastBlock, PromptShape, TraceEntry, TraceHeader};
+use crate::trace_file::header::{BlockIds, BlockScheme, LastBlock, TraceHeader};
+use crate::trace_file::row::{PromptShape, TraceEntry};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "bailian",

@@ -18,7 +18,8 @@ use super::{ConversionLosses, EntryFields, InputSource, InputStream, ReadOptions
 use crate::config::StorageUrl;
 use crate::measure::record::Outcome;
 use crate::trace_file::PARQUET_MAGIC;
-use crate::trace_file::row::{BlockScheme, LastBlock, PromptShape, TraceEntry, TraceHeader};
+use crate::trace_file::header::{BlockScheme, LastBlock, TraceHeader};
+use crate::trace_file::row::{PromptShape, TraceEntry};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "baseten",

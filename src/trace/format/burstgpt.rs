@@ -14,7 +14,8 @@ use super::{
     has_columns, nanos, rows, stream,
 };
 use crate::measure::record::Outcome;
-use crate::trace_file::row::{PromptShape, TraceEntry, TraceHeader};
+use crate::trace_file::header::TraceHeader;
+use crate::trace_file::row::{PromptShape, TraceEntry};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "burstgpt",

@@ -13,7 +13,8 @@ use super::csv::{CsvColumns, CsvSplitter};
 use super::time_zero::TimeZero;
 use super::{ConversionLosses, EntryFields, InputSource, ReadOptions, TraceFormat, nanos, rows, stream};
 use crate::measure::whole_number::as_whole_number;
-use crate::trace_file::row::{PromptShape, TraceEntry, TraceHeader};
+use crate::trace_file::header::TraceHeader;
+use crate::trace_file::row::{PromptShape, TraceEntry};
 
 /// The format.
 pub const FORMAT: TraceFormat = TraceFormat {

@@ -16,7 +16,8 @@ use super::api_body::set_request;
 use super::{
     ConversionLosses, EntryFields, InputSource, ReadOptions, TraceFormat, has_keys, nanos, rows_of_lines, stream,
 };
-use crate::trace_file::row::{TraceEntry, TraceHeader, TurnContent};
+use crate::trace_file::header::{TraceHeader, TurnContent};
+use crate::trace_file::row::TraceEntry;
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "dag_jsonl",

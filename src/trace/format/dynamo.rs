@@ -16,7 +16,8 @@ use super::{
     ConversionLosses, FormatWriter, InputSource, ReadOptions, ScaledTime, TraceFormat, TraceOutput, WriteError, nanos,
     rows, stream,
 };
-use crate::trace_file::row::{LastBlock, PromptShape, TraceEntry, TraceHeader};
+use crate::trace_file::header::{LastBlock, TraceHeader};
+use crate::trace_file::row::{PromptShape, TraceEntry};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "dynamo",

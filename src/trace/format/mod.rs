@@ -41,7 +41,8 @@ use super::entry_fields::EntryFields;
 use super::error::{Error, TraceProblem};
 use super::input::{InputSource, InputStream, NumberedLines};
 use super::{Trace, TraceEntries};
-use crate::trace_file::row::{TraceEntry, TraceHeader, TurnContent};
+use crate::trace_file::header::{TraceHeader, TurnContent};
+use crate::trace_file::row::TraceEntry;
 
 #[cfg(not(feature = "parquet"))]
 mod parquet {

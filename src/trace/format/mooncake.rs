@@ -19,7 +19,8 @@ use super::{
     ConversionLosses, FormatWriter, InputSource, ReadOptions, ScaledTime, TraceFormat, TraceOutput, WriteError,
     has_keys, nanos, rows, stream,
 };
-use crate::trace_file::row::{LastBlock, PromptShape, TraceEntry, TraceHeader, TurnContent};
+use crate::trace_file::header::{LastBlock, TraceHeader, TurnContent};
+use crate::trace_file::row::{PromptShape, TraceEntry};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "mooncake",

@@ -8,8 +8,9 @@ use serde_json::Value;
 use super::super::entry_fields::EntryFields;
 use super::super::{Error, Trace, TraceProblem};
 use super::{ConversionLosses, FormatWriter, InputSource, ReadOptions, TraceFormat, TraceOutput, WriteError, has_keys};
+use crate::trace_file::header::TraceHeader;
 use crate::trace_file::reader::{ReadError, TraceReader};
-use crate::trace_file::row::{TraceEntry, TraceHeader};
+use crate::trace_file::row::TraceEntry;
 use crate::trace_file::segment_list::instance_of;
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {

@@ -6,7 +6,8 @@ use super::super::json::{NestedRow, RawJson, parse, row};
 use super::super::{Error, Trace, TraceProblem};
 use super::api_body::{set_reply, set_request};
 use super::{ConversionLosses, EntryFields, InputSource, ReadOptions, TraceFormat, has_keys, rows, stream};
-use crate::trace_file::row::{TraceEntry, TraceHeader};
+use crate::trace_file::header::TraceHeader;
+use crate::trace_file::row::TraceEntry;
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "openai_batch",

@@ -12,7 +12,8 @@ use super::{
 };
 use crate::measure::dialect::finish_reason;
 use crate::measure::record::Outcome;
-use crate::trace_file::row::{PromptShape, RequestParams, TraceEntry, TraceHeader};
+use crate::trace_file::header::TraceHeader;
+use crate::trace_file::row::{PromptShape, RequestParams, TraceEntry};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "otel_spans",

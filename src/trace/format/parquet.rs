@@ -8,9 +8,10 @@ use super::super::entry_fields::EntryFields;
 use super::super::{Error, Trace};
 use super::{FormatWriter, InputSource, ReadOptions, TraceFormat, TraceOutput, TraceProblem, WriteError, native};
 use crate::trace_file::PARQUET_MAGIC;
+use crate::trace_file::header::TraceHeader;
 use crate::trace_file::parquet::{ParquetLines, ParquetWriter};
 use crate::trace_file::reader::TraceReader;
-use crate::trace_file::row::{TraceEntry, TraceHeader};
+use crate::trace_file::row::TraceEntry;
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "parquet",

@@ -24,7 +24,8 @@ use super::{
     has_keys, nanos, rows, stream,
 };
 use crate::stats::hash::combine;
-use crate::trace_file::row::{LastBlock, PromptShape, TraceEntry, TraceHeader};
+use crate::trace_file::header::{LastBlock, TraceHeader};
+use crate::trace_file::row::{PromptShape, TraceEntry};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "ragpulse",
@@ -90,7 +91,7 @@ fn read(source: InputSource, options: &ReadOptions) -> Result<Trace, Error> {
         losses.count("hash_ids: no tables with the lengths of chunks lie beside the file");
     } else {
         let blocks = mooncake_scheme(BLOCK_TOKENS);
-        header.blocks = Some(crate::trace_file::row::BlockScheme { last: LastBlock::Dropped, ..blocks });
+        header.blocks = Some(crate::trace_file::header::BlockScheme { last: LastBlock::Dropped, ..blocks });
     }
     let counted = losses.clone();
     let mut turns: SessionTable<u32> = SessionTable::new(&losses);

@@ -3,7 +3,8 @@
 use super::super::{Error, Trace};
 use super::api_body::set_request;
 use super::{ConversionLosses, EntryFields, InputSource, ReadOptions, TraceFormat, has_keys, rows, stream};
-use crate::trace_file::row::{TraceEntry, TraceHeader};
+use crate::trace_file::header::TraceHeader;
+use crate::trace_file::row::TraceEntry;
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "raw_payload",

@@ -13,7 +13,8 @@ use super::api_body::{set_reply, set_request};
 use super::azure::unix_nanos;
 use super::time_zero::TimeZero;
 use super::{ConversionLosses, EntryFields, InputSource, ReadOptions, TraceFormat, has_keys, rows, stream};
-use crate::trace_file::row::{TraceEntry, TraceHeader};
+use crate::trace_file::header::TraceHeader;
+use crate::trace_file::row::TraceEntry;
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "sagemaker",

@@ -19,7 +19,8 @@ use super::super::entry_fields::EntryFields;
 use super::super::{Error, Trace, TraceProblem};
 use super::csv::{CsvSplitter, value};
 use super::{ConversionLosses, InputSource, ReadOptions, TraceFormat};
-use crate::trace_file::row::{BYTES_PER_TOKEN, PartKind, PromptPart, PromptShape, TraceEntry, TraceHeader};
+use crate::trace_file::header::TraceHeader;
+use crate::trace_file::row::{BYTES_PER_TOKEN, PartKind, PromptPart, PromptShape, TraceEntry};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "servegen",

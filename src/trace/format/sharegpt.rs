@@ -4,7 +4,8 @@
 use super::super::json::{NestedRow, StringOrNumber, TextSize, parse, row};
 use super::super::{Error, Trace, TraceProblem};
 use super::{ConversionLosses, EntryFields, InputSource, ReadOptions, TraceFormat, has_keys, rows_of_lines, stream};
-use crate::trace_file::row::{BYTES_PER_TOKEN, PromptShape, TraceEntry, TraceHeader};
+use crate::trace_file::header::TraceHeader;
+use crate::trace_file::row::{BYTES_PER_TOKEN, PromptShape, TraceEntry};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "sharegpt",

@@ -16,7 +16,8 @@ use super::super::session_table::SessionTable;
 use super::super::vocabulary::Vocabulary;
 use super::required_lengths::{RequiredLengths, uses_limit_as_length};
 use super::{ConversionLosses, FormatWriter, ScaledTime, TraceOutput, TraceProblem, WriteError};
-use crate::trace_file::row::{BlockScheme, TraceEntry, TraceHeader, TurnContent};
+use crate::trace_file::header::{BlockScheme, TraceHeader, TurnContent};
+use crate::trace_file::row::TraceEntry;
 
 /// Fields that text with a length and times preserves. The words encode the block ids.
 pub(super) const SUPPORTED_FIELDS: EntryFields = EntryFields::PROMPT_TOKENS
@@ -246,7 +247,7 @@ mod tests {
     use crate::trace::Trace;
     use crate::trace::input::InputSource;
     use crate::trace::output;
-    use crate::trace_file::row::{BlockIds, BlockScope, BlockUnit, LastBlock};
+    use crate::trace_file::header::{BlockIds, BlockScope, BlockUnit, LastBlock};
 
     const SECOND: u64 = 1_000_000_000;
 

@@ -8,7 +8,7 @@ use super::{
     ConversionLosses, EntryFields, FormatWriter, InputSource, ReadOptions, ScaledTime, TraceFormat, TraceOutput,
     has_keys, stream,
 };
-use crate::trace_file::row::TraceHeader;
+use crate::trace_file::header::TraceHeader;
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: TIMED_TRACE_TYPE,

@@ -10,7 +10,8 @@ use super::super::{Error, Trace, TraceProblem};
 use super::azure::unix_nanos;
 use super::time_zero::TimeZero;
 use super::{ConversionLosses, EntryFields, InputSource, ReadOptions, TraceFormat, has_keys, rows, stream};
-use crate::trace_file::row::{BlockScheme, BlockScope, LastBlock, PromptShape, TraceEntry, TraceHeader};
+use crate::trace_file::header::{BlockScheme, BlockScope, LastBlock, TraceHeader};
+use crate::trace_file::row::{PromptShape, TraceEntry};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "tracelab",

@@ -12,7 +12,8 @@ use super::super::{Error, Trace, TraceProblem};
 use super::{
     ConversionLosses, EntryFields, InputSource, TraceFormat, has_keys, nanos, rows_of_lines, stream, text_writer,
 };
-use crate::trace_file::row::{PartKind, PromptPart, PromptShape, RequestParams, TraceEntry, TraceHeader, TurnContent};
+use crate::trace_file::header::{TraceHeader, TurnContent};
+use crate::trace_file::row::{PartKind, PromptPart, PromptShape, RequestParams, TraceEntry};
 
 pub(super) const SINGLE: TraceFormat = TraceFormat {
     name: "single_turn",

@@ -19,7 +19,8 @@ use crate::measure::record::FinishReason;
 use crate::measure::time::Gap;
 use crate::measure::timeline::TokenEvent;
 use crate::trace_file::gaps;
-use crate::trace_file::row::{BlockScheme, LastBlock, PromptShape, TraceEntry, TraceHeader};
+use crate::trace_file::header::{BlockScheme, LastBlock, TraceHeader};
+use crate::trace_file::row::{PromptShape, TraceEntry};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "vllm-vcr",

@@ -25,7 +25,8 @@ use super::{
 };
 use crate::measure::dialect::finish_reason;
 use crate::measure::record::FinishReason;
-use crate::trace_file::row::{BlockIds, BlockScheme, BlockScope, LastBlock, PromptShape, TraceEntry, TraceHeader};
+use crate::trace_file::header::{BlockIds, BlockScheme, BlockScope, LastBlock, TraceHeader};
+use crate::trace_file::row::{PromptShape, TraceEntry};
 
 pub(super) const FORMAT: TraceFormat = TraceFormat {
     name: "weka",

@@ -18,7 +18,8 @@ use super::merge::MergedRows;
 use crate::measure::record::{CountSource, Outcome};
 use crate::stats::length_histogram::LengthHistogram;
 use crate::stats::prefix_cache::{PrefixLookup, PrefixReuse};
-use crate::trace_file::row::{BlockIds, BlockScheme, BlockScope, BlockUnit, TraceEntry, TraceHeader};
+use crate::trace_file::header::{BlockIds, BlockScheme, BlockScope, BlockUnit, TraceHeader};
+use crate::trace_file::row::TraceEntry;
 pub(super) use arrivals::ArrivalStats;
 use cardinality::CardinalityEstimator;
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::TraceInfo;
 use super::arrivals::ArrivalStats;
 use crate::measure::time::Gap;
-use crate::trace_file::row::{SIMULATED, TraceHeader};
+use crate::trace_file::header::{SIMULATED, TraceHeader};
 
 /// A warning; [`text`](Self::text) describes it and [`advice`](Self::advice) names a remedy.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]

@@ -37,7 +37,8 @@ use crate::measure::calendar::utc_hour;
 use crate::measure::request_class::OTHER;
 use crate::stats::hash::combine;
 use crate::stats::prefix_cache::UnboundedCache;
-use crate::trace_file::row::{BlockScheme, BlockUnit, TraceEntry};
+use crate::trace_file::header::{BlockScheme, BlockUnit};
+use crate::trace_file::row::TraceEntry;
 
 /// Pod of rows without an upstream.
 const UNKNOWN_POD: &str = "unknown";

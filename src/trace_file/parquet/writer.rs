@@ -14,8 +14,8 @@ use parquet::schema::types::ColumnPath;
 use super::HEADER_KEY;
 use super::column_buffer::ColumnBuffer;
 use super::columns::{COLUMNS, GAPS, ParquetColumn, ParquetRow, column_name, json, schema};
-
-use crate::trace_file::row::{TraceEntry, TraceHeader};
+use crate::trace_file::header::TraceHeader;
+use crate::trace_file::row::TraceEntry;
 
 /// Maximum requests per row group, and maximum ids and gap bytes in one. The writer holds 60 KiB of metadata per group
 /// until the end of the file. For a trace of 10 GB, with groups half this size, that exceeded the rows themselves.

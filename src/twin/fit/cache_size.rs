@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::held_out::simulate;
 use super::observation::ObservedRequest;
-use crate::trace_file::row::BlockScheme;
+use crate::trace_file::header::BlockScheme;
 use crate::twin::model::TwinEngine;
 use crate::twin::parameter::{Parameter, ParameterEstimate};
 

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use super::observation::ObservedRequest;
 use crate::measure::time::Stamp;
-use crate::trace_file::row::BlockScheme;
+use crate::trace_file::header::BlockScheme;
 use crate::twin::fleet::FleetOptions;
 use crate::twin::model::{HeldOutError, TwinEngine};
 use crate::twin::operations::Operations;

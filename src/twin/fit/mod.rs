@@ -38,7 +38,7 @@ use self::server_metrics::ServerConfig;
 use self::steps::{EngineStep, find_steps};
 use super::model::{FittedLoad, TwinEngine};
 use super::parameter::{Parameter, ParameterEstimate};
-use crate::trace_file::row::BlockScheme;
+use crate::trace_file::header::BlockScheme;
 
 /// Share of the rows, in order of time, that predicts the rest. The twin is then fitted to all.
 const FITTED_SHARE: f64 = 0.7;

@@ -10,13 +10,15 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use streamgauge::capture::segments::{CaptureFolder, Retention};
+use streamgauge::capture::retention::Retention;
+use streamgauge::capture::segments::CaptureFolder;
 use streamgauge::capture::stats::CaptureStats;
 use streamgauge::capture::upload_target::UploadTarget;
 use streamgauge::clock::{Clock, ClockReading};
 use streamgauge::config::StorageUrl;
 use streamgauge::measure::time::Gap;
-use streamgauge::trace_file::row::{TraceEntry, TraceHeader};
+use streamgauge::trace_file::header::TraceHeader;
+use streamgauge::trace_file::row::TraceEntry;
 use streamgauge::trace_file::writer::TraceWriter;
 
 use super::forwarder::{Fault, Forwarder};

@@ -15,7 +15,7 @@ use crate::replay::plan::schedule::RowError;
 use crate::replay::plan::trace_source;
 use crate::replay::plan::trace_source::{TraceReadOptions, TraceSource};
 use crate::trace::format::TraceFormat;
-use crate::trace_file::row::TraceHeader;
+use crate::trace_file::header::TraceHeader;
 
 /// Largest length drawn.
 const MAX_LENGTH: f64 = 16_777_216.0;

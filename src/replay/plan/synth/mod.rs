@@ -15,9 +15,8 @@ use self::arrivals::{ArrivalPattern, ArrivalTimes, LoadEnd};
 use self::length::{LengthDistribution, RequestLengths};
 use crate::measure::time::Gap;
 use crate::trace::rng::rng;
-use crate::trace_file::row::{
-    BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, PromptShape, TraceEntry, TraceHeader,
-};
+use crate::trace_file::header::{BlockIds, BlockScheme, BlockScope, BlockUnit, LastBlock, TraceHeader};
+use crate::trace_file::row::{PromptShape, TraceEntry};
 
 /// The source in a synthetic trace's header.
 pub const SYNTHETIC_SOURCE: &str = "synthetic";

@@ -4,7 +4,7 @@ use super::super::super::markdown::{bullet_list, pipe_table};
 use super::super::super::text::{TextLayout, aligned, named_lines};
 use super::super::text::change_text;
 use super::{FigureHistory, HistoryChange, MIN_RUNS, RunHistory};
-use crate::trace_file::row::SIMULATED;
+use crate::trace_file::header::SIMULATED;
 
 const LABEL: usize = 13;
 

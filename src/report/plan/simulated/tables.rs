@@ -3,7 +3,7 @@
 use super::{Extrapolation, SimulatedPlan};
 use crate::report::ascii_plot::{format_percent, with_thousands};
 use crate::report::plan::tables::{cost_text, summary_text, traffic_text, while_down};
-use crate::trace_file::row::SIMULATED;
+use crate::trace_file::header::SIMULATED;
 
 impl SimulatedPlan {
     /// First line of every format.
