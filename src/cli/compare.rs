@@ -16,7 +16,7 @@ use crate::report::compare::level_comparison::{LevelComparisons, LevelSides};
 use crate::report::compare::{ChangeCondition, ComparedRun, Comparison, ComparisonSettings, html, markdown, text};
 use crate::report::filter::RequestFilter;
 use crate::report::group_by::GroupBy;
-use crate::report::source::SourceReader;
+use crate::report::source_reader::SourceReader;
 use crate::report::sweep::file::SweepFile;
 
 const ABOUT: &str = "\

@@ -19,7 +19,7 @@ use crate::report::compare::level_comparison::LevelComparisonsDocument;
 use crate::report::peer_summary::PeerSummaryDocument;
 use crate::report::plan::CapacityPlan;
 use crate::report::plan::simulated::SimulatedPlan;
-use crate::report::source::RunFile;
+use crate::report::run_file::RunFile;
 use crate::report::sweep::Sweep;
 use crate::report::sweep::file::SweepFile;
 use crate::sim::SendLogPage;

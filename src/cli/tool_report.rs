@@ -10,7 +10,7 @@ use crate::report::accumulate::{Accumulator, AccumulatorSettings, verdicts};
 use crate::report::aiperf::time_slices::AiperfTimeSlices;
 use crate::report::definitions::Definitions;
 use crate::report::filter::RequestFilter;
-use crate::report::source::{SourceReader, for_each_request};
+use crate::report::source_reader::{SourceReader, for_each_request};
 
 /// Format of another tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

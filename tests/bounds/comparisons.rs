@@ -11,7 +11,7 @@ use streamgauge::measure::time::{Gap, Stamp};
 use streamgauge::measure::timeline::TokenEvent;
 use streamgauge::report::accumulate::AccumulatorSettings;
 use streamgauge::report::compare::{ComparedRun, Comparison, ComparisonSettings};
-use streamgauge::report::source::SourceReader;
+use streamgauge::report::source_reader::SourceReader;
 use streamgauge::stats::change::Verdict;
 use streamgauge::trace_file::gaps::pack;
 use streamgauge::trace_file::header::TraceHeader;

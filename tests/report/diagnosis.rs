@@ -12,7 +12,7 @@ use streamgauge::measure::server_metrics::ServerMetric;
 use streamgauge::measure::time::{Gap, Stamp};
 use streamgauge::measure::timeline::TokenEvent;
 use streamgauge::report::accumulate::{Accumulator, AccumulatorSettings};
-use streamgauge::report::source::{SourceReader, read};
+use streamgauge::report::source_reader::{SourceReader, read};
 use streamgauge::report::{PERCENTILES, Report};
 use streamgauge::trace_file::gaps::pack;
 use streamgauge::trace_file::row::{RequestTargets, TraceEntry};

@@ -14,7 +14,7 @@ use streamgauge::report::peer_files::detect::PeerFormat;
 use streamgauge::report::peer_files::input::PeerInput;
 use streamgauge::report::peer_files::request::PeerRequest;
 use streamgauge::report::peer_files::{PeerContent, read};
-use streamgauge::report::source::{self, SourceReader};
+use streamgauge::report::source_reader::{self, SourceReader};
 
 const MS: u64 = 1_000_000;
 const STATISTICS: [&str; 13] =
@@ -30,7 +30,7 @@ fn json_of(name: &str) -> Value {
 
 fn report(path: &Path, definitions: Definitions) -> Value {
     let mut fold = Accumulator::new(AccumulatorSettings { definitions, ..AccumulatorSettings::default() });
-    let sources = source::read(vec![SourceReader::open(path).unwrap()], &mut fold).unwrap();
+    let sources = source_reader::read(vec![SourceReader::open(path).unwrap()], &mut fold).unwrap();
     let percentiles = [0.1, 1.0, 5.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9];
     serde_json::from_str(&Report::of(&mut fold, sources, &percentiles).json()).unwrap()
 }

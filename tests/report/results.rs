@@ -10,7 +10,7 @@ use streamgauge::measure::record::{CountSource, Outcome};
 use streamgauge::measure::time::Gap;
 use streamgauge::measure::timeline::TokenEvent;
 use streamgauge::report::accumulate::{Accumulator, AccumulatorSettings};
-use streamgauge::report::source::{SourceReader, read};
+use streamgauge::report::source_reader::{SourceReader, read};
 use streamgauge::report::{PERCENTILES, Report};
 use streamgauge::trace_file::gaps::pack;
 use streamgauge::trace_file::header::TraceHeader;

@@ -12,7 +12,7 @@ use crate::report::accumulate::{Accumulator, AccumulatorSettings};
 use crate::report::aiperf::{self, Aiperf};
 use crate::report::definitions::Definitions;
 use crate::report::hlog::{self, Hlog};
-use crate::report::source::{SourceReader, for_each_request};
+use crate::report::source_reader::{SourceReader, for_each_request};
 use crate::report::vllm::{self, Vllm};
 
 /// Output format of another tool.

@@ -15,7 +15,7 @@ use crate::measure::time::Window;
 use crate::replay::sender::run::LoopMode;
 use crate::replay::sender::target::TargetUrl;
 use crate::replay::server::info::ServerInfo;
-use crate::report::source::{ShardOfRun, VERSION};
+use crate::report::run_file::{ShardOfRun, VERSION};
 
 /// The values of this flag are never stored.
 const SECRET_FLAG: &str = "--header";

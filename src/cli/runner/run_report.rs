@@ -12,7 +12,8 @@ use crate::measure::time::Stamp;
 use crate::replay::sender::run::RunOutcome;
 use crate::report::definitions::Definitions;
 use crate::report::servers::ServerScrapes;
-use crate::report::source::{ReportSource, read_servers};
+use crate::report::source::ReportSource;
+use crate::report::source_reader::read_servers;
 use crate::report::{PERCENTILES, Report};
 
 /// The report, with the captured results of the trace `production` if it has any. `run` is the content of `run.json`.

@@ -14,7 +14,7 @@ use crate::measure::slo::criteria::Criteria;
 use crate::measure::time::Gap;
 use crate::replay::plan::max_load_search::MaxLoadSearch;
 use crate::replay::sender::target::TargetUrl;
-use crate::report::source::SourceReader;
+use crate::report::source_reader::SourceReader;
 use crate::report::sweep::file::{
     CacheState, FILE, FlagValues, LoadAxis, SearchSpec, SweepFile, SweepLevel, SweepRun, SweepSpec, VERSION,
 };

@@ -15,7 +15,7 @@ use crate::measure::time::Window;
 use crate::replay::plan::schedule::RowError;
 use crate::replay::result::output::{RunOutput, write_run};
 use crate::report::request_view::RequestView;
-use crate::report::source::VERSION;
+use crate::report::run_file::VERSION;
 use crate::trace_file::gaps;
 use crate::trace_file::header::TraceHeader;
 use crate::twin::fleet::FleetOptions;

@@ -7,7 +7,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::accumulate::AccumulatorSettings;
-use super::super::source::{SourceError, SourceReader};
+use super::super::source_error::SourceError;
+use super::super::source_reader::SourceReader;
 use super::super::text::{TextLayout, named_lines};
 use super::json::ComparisonDocument;
 use super::{ComparedRun, Comparison, ComparisonSettings, markdown, text};

@@ -30,7 +30,9 @@ use serde::Serialize;
 
 use super::accumulate::{Accumulator, AccumulatorSettings};
 use super::context::ReportContext;
-use super::source::{ReportSource, SourceError, SourceReader, read};
+use super::source::ReportSource;
+use super::source_error::SourceError;
+use super::source_reader::{SourceReader, read};
 use crate::stats::change::{Change, Verdict, verdicts};
 use crate::stats::interval::NotEnoughData;
 pub use condition::{ChangeCondition, ChangeConditionResult, ConditionObstacle};

@@ -15,7 +15,8 @@ use crate::measure::slo::Slos;
 use crate::report::accumulate::AccumulatorSettings;
 use crate::report::compare::{ChangeCondition, ComparedRun, Comparison, ComparisonSettings, DEFAULT_MARGIN};
 use crate::report::condition::Condition;
-use crate::report::source::{SourceError, SourceReader};
+use crate::report::source_error::SourceError;
+use crate::report::source_reader::SourceReader;
 use crate::stats::change::Verdict;
 
 /// The word for the baseline row.

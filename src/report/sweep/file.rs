@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use super::DEFAULT_GOODPUT_GOAL;
 use crate::measure::slo::criteria::Criteria;
-use crate::report::source::SourceReader;
+use crate::report::source_reader::SourceReader;
 
 /// File name in the sweep's folder.
 pub const FILE: &str = "sweep.json";

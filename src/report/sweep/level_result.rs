@@ -8,7 +8,9 @@ use super::super::metric::ReportMetric;
 use super::super::request_point::RequestPoint;
 use super::super::saturation::{LoadGrowth, request_growth};
 use super::super::secs;
-use super::super::source::{ReportSource, SourceError, SourceReader, read};
+use super::super::source::ReportSource;
+use super::super::source_error::SourceError;
+use super::super::source_reader::{SourceReader, read};
 use crate::measure::slo::criteria::{Criteria, ObservedShare};
 use crate::measure::slo::{Slo, Slos};
 

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::super::context::FactName;
-use super::super::source::SourceError;
+use super::super::source_error::SourceError;
 use super::estimates::value;
 use super::{AccumulatorSettings, ComparedFigure, ComparedRun, ReportContext, SourceReader};
 use crate::measure::calendar::utc;
