@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::exit_code::EXIT_USAGE;
-use crate::report::text::TextLayout;
+use crate::report::text_layout::TextLayout;
 
 /// Width of output that is not a terminal.
 const DEFAULT_COLUMNS: usize = 100;

@@ -3,7 +3,9 @@
 use super::Report;
 use super::ascii_plot::{replace_unprintable, table_cell};
 use super::fidelity::text;
-use super::text::{BreakdownKind, breakdown_table, confidence_table, latencies, lines, sentence, zero_gaps};
+use super::tables::{BreakdownKind, breakdown_table, confidence_table, latencies, zero_gaps};
+use super::text::lines;
+use super::text_layout::sentence;
 use super::{checklist, diagnosis, sessions, side_by_side, time_course};
 
 /// Renders the report with these percentiles.

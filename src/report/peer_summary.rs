@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::ascii_plot::replace_unprintable;
 use super::markdown::{bullet_list, pipe_table};
 use super::peer_files::summary::{PeerSummary, statistic_names};
-use super::text::aligned;
+use super::text_layout::aligned;
 
 /// Version of the JSON object.
 const VERSION: u32 = 1;

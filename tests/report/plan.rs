@@ -18,7 +18,7 @@ use streamgauge::report::plan::replica_capacity::{NoCapacity, ReplicaCapacity};
 use streamgauge::report::plan::replicas::{ReplicaTimeline, Reserves, replicas_for};
 use streamgauge::report::plan::{CapacityPlan, Traffic, text};
 use streamgauge::report::sweep::level_verdict::LevelVerdict;
-use streamgauge::report::text::TextLayout;
+use streamgauge::report::text_layout::TextLayout;
 use streamgauge::trace_file::header::TraceHeader;
 use streamgauge::trace_file::row::{PromptShape, Timing, TraceEntry};
 use streamgauge::trace_file::server_metrics::{SERVER_METRICS_FILE, Scrape, ScrapesHeader, ScrapesWriter, VERSION};

@@ -3,7 +3,7 @@
 use super::notes;
 use crate::measure::time::Gap;
 use crate::report::ascii_plot::{bar, columns, format_percent, table_cell, with_thousands};
-use crate::report::text::aligned;
+use crate::report::text_layout::aligned;
 use crate::trace::info::{LengthSummary, PrefixCacheStats, TraceInfo, TraceWindow};
 use crate::trace_file::header::TraceHeader;
 

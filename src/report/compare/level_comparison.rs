@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::super::accumulate::AccumulatorSettings;
 use super::super::source_error::SourceError;
 use super::super::source_reader::SourceReader;
-use super::super::text::{TextLayout, named_lines};
+use super::super::text_layout::{TextLayout, named_lines};
 use super::json::ComparisonDocument;
 use super::{ComparedRun, Comparison, ComparisonSettings, markdown, text};
 use crate::stats::change::Verdict;

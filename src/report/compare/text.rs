@@ -2,7 +2,7 @@
 
 use super::super::ascii_plot::format_value;
 use super::super::metric::MetricUnit;
-use super::super::text::{TextLayout, aligned, named_lines};
+use super::super::text_layout::{TextLayout, aligned, named_lines};
 use super::{
     ChangeConditionResult, ComparedFigure, Comparison, ConditionObstacle, ExperimentDifference, FigureChange,
     GroupChange, GroupFigures, LoadFactor,

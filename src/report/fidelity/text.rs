@@ -4,7 +4,7 @@ use super::super::Report;
 use super::super::ascii_plot::{format_percent, format_value, with_thousands};
 use super::super::distribution::MetricDistribution;
 use super::super::metric::{MetricUnit, ReportMetric};
-use super::super::text::{header_row, row};
+use super::super::tables::{header_row, row};
 use super::{AbortCounts, Fidelity, PrefixFidelity, RateFidelity, ThinkTimes};
 use crate::stats::length_histogram::DurationSummary;
 

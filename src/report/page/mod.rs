@@ -107,7 +107,7 @@ impl Page {
 
     /// Adds a warning; `text` may be longer than that of the warning itself.
     pub(super) fn warning(&mut self, warning: &WarningText, text: &str) {
-        let (text, advice) = (escaped(&super::text::sentence(text)), escaped(warning.advice));
+        let (text, advice) = (escaped(&super::text_layout::sentence(text)), escaped(warning.advice));
         _ = writeln!(self.text, "<p class=\"warning\"><b>Warning:</b> {text} <i>Advice:</i> {advice}.</p>");
     }
 

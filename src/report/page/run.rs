@@ -12,9 +12,10 @@ use crate::report::ascii_plot::table_cell;
 use crate::report::fidelity::text;
 use crate::report::metric::{MetricUnit, ReportMetric};
 use crate::report::request_point::RequestPoint;
-use crate::report::text::{
-    BreakdownKind, breakdown_table, confidence_table, has_planned_times, latencies, lines, zero_gaps,
+use crate::report::tables::{
+    BreakdownKind, breakdown_table, confidence_table, has_planned_times, latencies, zero_gaps,
 };
+use crate::report::text::lines;
 use crate::report::{checklist, diagnosis, sessions, side_by_side, time_course};
 use crate::stats::samples::SortedSamples;
 use crate::stats::slice_histogram::HistogramColumns;

@@ -2,7 +2,7 @@
 
 use super::tables::money;
 use super::{CapacityPlan, ReplicaCost, Traffic};
-use crate::report::text::gpu_count;
+use crate::report::text_layout::gpu_count;
 
 /// Returns the assumptions. Each is a sentence without its full stop.
 pub(super) fn assumptions(plan: &CapacityPlan, traffic: &Traffic) -> Vec<String> {

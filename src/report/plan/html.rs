@@ -3,7 +3,7 @@
 use super::{CapacityPlan, PlanWindow, resample, tables};
 use crate::report::page::Page;
 use crate::report::page::chart::{Chart, ChartKind, ChartUnit, Column};
-use crate::report::text::sentence;
+use crate::report::text_layout::sentence;
 
 /// Windows of a chart: a year stays readable.
 const MAX_WINDOWS: usize = 640;

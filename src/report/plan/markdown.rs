@@ -2,7 +2,7 @@
 
 use super::{CapacityPlan, tables};
 use crate::report::markdown::{bullet_list, escaped, pipe_table};
-use crate::report::text::sentence;
+use crate::report::text_layout::sentence;
 use crate::report::warnings::WarningText;
 
 /// Renders the plan.

@@ -8,7 +8,7 @@ use super::reserve_effect::ReserveEffect;
 use super::{CapacityPlan, TrafficSummary};
 use crate::report::ascii_plot::{format_percent, format_value, with_thousands};
 use crate::report::metric::MetricUnit;
-use crate::report::text::gpu_count;
+use crate::report::text_layout::gpu_count;
 
 /// Named lines. A line without a name continues the previous one.
 pub(super) fn lines(plan: &CapacityPlan) -> Vec<(&'static str, String)> {

@@ -2,7 +2,7 @@
 
 use super::super::csv::{context, field, summary};
 use super::super::markdown::{bullet_list, escaped, pipe_table};
-use super::super::text::sentence;
+use super::super::text_layout::sentence;
 use super::Sweep;
 use super::decision;
 use super::text::{lines, more_tables, table, warning_text};

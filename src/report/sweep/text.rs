@@ -3,7 +3,7 @@
 use super::super::ascii_plot::{format_percent, format_value, needs_log_scale, replace_unprintable, scatter};
 use super::super::distribution::percentile_name;
 use super::super::metric::{MetricUnit, ReportMetric};
-use super::super::text::{LABEL, TextLayout, aligned, named_lines};
+use super::super::text_layout::{LABEL, TextLayout, aligned, named_lines};
 use super::expectation::ExpectationResult;
 use super::level_summary::{LevelSummary, same_series};
 use super::objective_limit::ObjectiveLimit;

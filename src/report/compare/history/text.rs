@@ -1,7 +1,7 @@
 //! A history of runs as text and Markdown.
 
 use super::super::super::markdown::{bullet_list, pipe_table};
-use super::super::super::text::{TextLayout, aligned, named_lines};
+use super::super::super::text_layout::{TextLayout, aligned, named_lines};
 use super::super::text::change_text;
 use super::{FigureHistory, HistoryChange, MIN_RUNS, RunHistory};
 use crate::trace_file::header::SIMULATED;

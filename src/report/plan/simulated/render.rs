@@ -4,7 +4,7 @@ use super::SimulatedPlan;
 use crate::report::markdown::{bullet_list, escaped, pipe_table};
 use crate::report::page::Page;
 use crate::report::plan::{PlanWindow, html as plan_html, markdown as plan_markdown, text as plan_text};
-use crate::report::text::{LABEL, TextLayout, aligned, named_lines, sentence};
+use crate::report::text_layout::{LABEL, TextLayout, aligned, named_lines, sentence};
 
 /// Renders the plan as text.
 pub fn text(plan: &SimulatedPlan, screen: TextLayout) -> String {
