@@ -7,7 +7,7 @@
 //!
 //! A [`source`] is a capture, a run directory or one of several shards. Several sources give the same report as one
 //! file with all their rows. [`definitions`] defines each metric, for this tool and for others. [`accumulate`] keeps
-//! every value, so percentiles are exact ([`crate::stats::samples`] documents the rule and its memory). [`warnings`]
+//! every value, so percentiles are exact ([`crate::stats::samples`] documents the rule and its memory). [`warning`]
 //! lists threats to the results, each with advice.
 //!
 //! # Requests behind each number
@@ -107,7 +107,8 @@ pub mod time_course;
 mod tool_column;
 mod tool_fields;
 pub mod vllm;
-pub mod warnings;
+pub mod warning;
+mod warnings;
 
 use std::collections::BTreeMap;
 
@@ -132,7 +133,7 @@ use side_by_side::ToolFigures;
 use source::ReportSource;
 pub use summary::{RequestSummary, SloGoodput, Throughput, TokenTotals, slo_goodput};
 use time_course::TimeCourse;
-use warnings::WarningText;
+use warning::WarningText;
 
 /// Schema version of the JSON object.
 const VERSION: u32 = 1;

@@ -30,7 +30,7 @@ mod time_series;
 
 use std::fmt::Write as _;
 
-use super::warnings::WarningText;
+use super::warning::WarningText;
 use chart::Chart;
 use elements::{definition_list, escaped, table};
 

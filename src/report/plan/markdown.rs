@@ -3,7 +3,7 @@
 use super::{CapacityPlan, tables};
 use crate::report::markdown::{bullet_list, escaped, pipe_table};
 use crate::report::text_layout::sentence;
-use crate::report::warnings::WarningText;
+use crate::report::warning::WarningText;
 
 /// Renders the plan.
 pub fn render(plan: &CapacityPlan) -> String {

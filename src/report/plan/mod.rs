@@ -60,7 +60,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::context::ReportContext;
-use super::warnings::WarningText;
+use super::warning::WarningText;
 use alternative::{AlternativePlan, RawThroughput};
 use arrivals::Arrivals;
 use fleet::{Fleet, ReplicaCost, good_tokens_per_day, missed_requests};

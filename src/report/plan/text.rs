@@ -4,7 +4,7 @@ use super::resample::resample;
 use super::{CapacityPlan, PlanWindow, tables};
 use crate::report::ascii_plot::{columns, replace_unprintable};
 use crate::report::text_layout::{LABEL, TextLayout, aligned, named_lines};
-use crate::report::warnings::WarningText;
+use crate::report::warning::WarningText;
 
 /// Lines of the plot.
 const HEIGHT: u64 = 6;

@@ -2,7 +2,7 @@
 
 use super::measured_sweep::MeasuredSweep;
 use super::{CapacityPlan, Traffic};
-use crate::report::warnings::WarningText;
+use crate::report::warning::WarningText;
 use crate::trace_file::header::SIMULATED;
 
 /// Greatest ratio of the levels around the capacity; a search ends at 1.05.

@@ -8,7 +8,7 @@ use super::need::NeedSearch;
 use super::windows::SimulatedWindows;
 use super::{SimulatedPlan, SimulatedPlanWindow};
 use crate::report::plan::assumptions::{replica_price, rounded};
-use crate::report::warnings::WarningText;
+use crate::report::warning::WarningText;
 
 /// A quantity is beyond the fitted one from this factor on.
 const MAX_EXCESS: f64 = 1.05;

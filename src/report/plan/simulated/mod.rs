@@ -36,7 +36,7 @@ use super::arrivals::Arrivals;
 use super::fleet::{Fleet, ReplicaCost};
 use super::replicas::{ReplicaTimeline, Reserves};
 use super::{PlanWindow, Traffic, TrafficSummary, VERSION};
-use crate::report::warnings::WarningText;
+use crate::report::warning::WarningText;
 pub use evidence::{Extrapolation, FittedLimits, is_beyond};
 use goals::{SimulatedGoals, TwinView};
 use need::NeedSearch;
