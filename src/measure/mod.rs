@@ -40,6 +40,7 @@ pub mod json_walker;
 pub mod observer;
 mod outcome;
 pub mod record;
+pub mod reply_body;
 pub mod request_class;
 pub mod sample_share;
 pub mod server_metrics;

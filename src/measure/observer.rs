@@ -3,8 +3,6 @@
 //! It is pure: it reads no clock, never fails, and knows no socket. The proxy feeds it the forwarded bytes, a replay
 //! the received bytes, `inspect` a file. Each number is therefore defined once, here.
 //!
-//! The file exceeds 400 lines because the parts of the state machine depend on each other.
-//!
 //! # Order of calls
 //! [`begin`](StreamObserver::begin) at the first byte of the request. [`request`](StreamObserver::request) for every
 //! read of the request body, and [`sent`](StreamObserver::sent) after writing its last byte.
@@ -20,25 +18,24 @@
 use std::sync::{Arc, LazyLock};
 
 use super::bounded_vec::BoundedVec;
-use super::dialect::{self, Dialect, DialectReader, ReplyField, detect, field, leads};
+use super::dialect::{self, Dialect, detect};
 use super::event_observer::{EventObserver, NoopObserver};
 use super::failure::FailureOrigin;
 use super::framing::coding::{Decoder, MAX_INPUT_BYTES, decode_slice};
-use super::framing::{
-    Event, EventReader, EventStreamFramer, Framer, GrpcFramer, JsonArrayFramer, NdjsonFramer, SseFramer,
-};
-use super::json_scanner::{DocumentState, JsonScanner, Scalar, ScanFields};
+use super::framing::{EventReader, Framer};
+use super::json_scanner::DocumentState;
 use super::record::{
     CountSource, Ending, Fault, Outcome, Quality, RecordTimes, RequestRecord, StampSource, TokenCount, UnreadReason,
 };
+use super::reply_body::{ReplyBodyState, ReplyEvents, ReplyFields, ResponseHead, framer};
 use super::request_class::RequestClasses;
 use super::shape::{RequestShape, ShapeReader};
 use super::slo::Slos;
-use super::stream_stats::{EventEffect, StreamStats};
+use super::stream_stats::StreamStats;
 use super::text_collector::{ReplyText, TextBudget, TextCollector};
 use super::time::{Gap, Stamp};
 use super::timeline::{TokenEvent, TokenTimeline};
-use super::work_budget::{WorkBudget, WorkReserve, price};
+use super::work_budget::{WorkBudget, WorkReserve};
 
 /// Forwarding delays stored per request between two drains.
 const MAX_OVERHEADS: usize = 256;
@@ -47,17 +44,6 @@ static NO_OBJECTIVES: LazyLock<Arc<Slos>> = LazyLock::new(Arc::default);
 
 /// Default threshold for a stall.
 pub const DEFAULT_STALL: Gap = Gap::from_millis(1_000);
-
-/// The relevant parts of the response head. Values are raw bytes; empty if the header is absent.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ResponseHead<'a> {
-    /// Status code.
-    pub status: u16,
-    /// `Content-Type`.
-    pub content_type: &'a [u8],
-    /// `Content-Encoding`, or `grpc-encoding` for a gRPC [`content_type`](Self::content_type).
-    pub content_encoding: &'a [u8],
-}
 
 /// Changes since the last drain of a long stream.
 #[derive(Clone, Debug)]
@@ -109,23 +95,6 @@ enum RequestState {
     Reading(Box<ShapeReader>),
     /// The shape as known when the response began.
     Settled(Arc<RequestShape>),
-}
-
-/// How the response body is read.
-enum ReplyBodyState {
-    /// Not at all: plain HTTP, or the observer has stopped reading.
-    Opaque,
-    Events {
-        decoder: Option<Box<Decoder>>,
-        framer: Framer,
-        reader: Box<dyn DialectReader>,
-    },
-    Document {
-        decoder: Option<Box<Decoder>>,
-        scan: Box<JsonScanner>,
-        fields: &'static [(&'static str, ReplyField)],
-        reply: Box<dialect::ReplyDocument>,
-    },
 }
 
 impl StreamObserver {
@@ -258,11 +227,8 @@ impl StreamObserver {
     }
 
     fn body_of(&mut self, at: Stamp, shape: &RequestShape, head: ResponseHead<'_>) -> ReplyBodyState {
-        let framer = match (media_type(head.content_type), shape.dialect) {
-            (b"", Some(dialect)) if shape.stream == Some(true) => framer(dialect.content_type.as_bytes(), shape, head),
-            (essence, _) => framer(essence, shape, head),
-        };
-        let is_document = framer.is_none() && is_json(media_type(head.content_type));
+        let framer = framer(shape, head);
+        let is_document = framer.is_none() && head.is_json();
         if shape.dialect.is_none() && (is_document || !shape.may_generate()) || framer.is_none() && !is_document {
             return ReplyBodyState::Opaque;
         }
@@ -562,121 +528,5 @@ impl StreamObserver {
             },
         }
         self.recognized();
-    }
-}
-
-/// Takes the events of a reply that arrived at `at`.
-struct ReplyEvents<'a, W> {
-    reader: &'a mut dyn DialectReader,
-    at: Stamp,
-    watch: &'a mut W,
-    tally: &'a mut StreamStats,
-    times: &'a mut RecordTimes,
-    timeline: Option<&'a mut TokenTimeline>,
-    limits: &'a [Gap],
-    text: &'a mut Option<Box<TextCollector>>,
-}
-
-impl<W: EventObserver> EventReader for ReplyEvents<'_, W> {
-    fn event(&mut self, event: Event<'_>, budget: &mut WorkBudget) {
-        let meaning = self.tally.event(&event, self.at, self.reader, self.watch);
-        self.note(meaning);
-        if meaning.is_token() {
-            self.collect(&event, budget);
-        }
-    }
-
-    fn recognize(&mut self, bytes: &[u8]) -> Option<usize> {
-        self.reader.recognize(bytes)
-    }
-}
-
-impl<W> ReplyEvents<'_, W> {
-    /// Updates the times for one event.
-    fn note(&mut self, meaning: EventEffect) {
-        let (at, times) = (self.at, &mut *self.times);
-        if meaning.evidence {
-            times.first_evidence.get_or_insert(at);
-        }
-        if meaning.reasoning {
-            times.first_reasoning.get_or_insert(at);
-        }
-        if meaning.output {
-            times.first_output.get_or_insert(at);
-        }
-        if meaning.is_token() {
-            times.first_token.get_or_insert(at);
-            times.last_token = Some(at);
-            if let Some(timeline) = &mut self.timeline {
-                timeline.push(at, meaning.tokens, self.limits);
-            }
-        }
-    }
-
-    /// Collects the text of an event. Collection stops when it exceeds its bounds.
-    fn collect(&mut self, event: &Event<'_>, budget: &mut WorkBudget) {
-        if let Some(collector) = self.text
-            && (budget.charge_bytes(event.data.len(), price::EVENT_BYTE).is_err()
-                || collector.event(event.data).is_err())
-        {
-            *self.text = None;
-        }
-    }
-}
-
-/// The wanted fields of a reply in one JSON document.
-struct ReplyFields<'a, W> {
-    fields: &'static [(&'static str, ReplyField)],
-    reply: &'a mut dialect::ReplyDocument,
-    tally: &'a mut StreamStats,
-    watch: &'a mut W,
-}
-
-impl<W: EventObserver> ScanFields for ReplyFields<'_, W> {
-    fn wants(&self, path: &[u8]) -> bool {
-        field(self.fields, path).is_some()
-    }
-
-    fn is_prefix_of_wanted(&self, path: &[u8]) -> bool {
-        leads(self.fields, path)
-    }
-
-    fn scalar(&mut self, path: &[u8], index: u32, scalar: Scalar<'_>) {
-        if let Some(field) = field(self.fields, path) {
-            self.tally.scalar(self.reply, field, index, scalar, self.watch);
-        }
-    }
-}
-
-/// A `Content-Type` without its parameters.
-fn media_type(content_type: &[u8]) -> &[u8] {
-    let end = memchr::memchr(b';', content_type).unwrap_or(content_type.len());
-    content_type[..end].trim_ascii()
-}
-
-fn is_json(essence: &[u8]) -> bool {
-    let ends = |suffix: &[u8]| {
-        essence.len() >= suffix.len() && essence[essence.len() - suffix.len()..].eq_ignore_ascii_case(suffix)
-    };
-    ends(b"/json") || ends(b"+json")
-}
-
-/// The framer for a stream of this content type; `None` for other content types.
-fn framer(essence: &[u8], shape: &RequestShape, head: ResponseHead<'_>) -> Option<Framer> {
-    let is = |name: &str| essence.eq_ignore_ascii_case(name.as_bytes());
-    let loose_json = shape.dialect.is_some_and(|dialect| dialect.loose_json);
-    if is("text/event-stream") {
-        Some(Framer::Sse(if loose_json { SseFramer::with_bare_json() } else { SseFramer::new() }))
-    } else if is("application/x-ndjson") || is("application/ndjson") || is("application/jsonl") {
-        Some(Framer::Lines(NdjsonFramer::default()))
-    } else if is("application/vnd.amazon.eventstream") {
-        Some(Framer::EventStream(EventStreamFramer::default()))
-    } else if is("application/grpc") || is("application/grpc+proto") {
-        // Without a dialect, the messages of a call have no known meaning.
-        shape.dialect.map(|_| Framer::Grpc(GrpcFramer::encoded(head.content_encoding)))
-    } else if loose_json && is_json(essence) && shape.stream == Some(true) && matches!(head.status, 200..=299) {
-        Some(Framer::Elements(JsonArrayFramer::default()))
-    } else {
-        None
     }
 }

@@ -11,8 +11,9 @@
 use std::time::Instant;
 
 use streamgauge::measure::dialect;
-use streamgauge::measure::observer::{ResponseHead, StreamObserver};
+use streamgauge::measure::observer::StreamObserver;
 use streamgauge::measure::record::{Ending, StampSource};
+use streamgauge::measure::reply_body::ResponseHead;
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::time::Stamp;
 use streamgauge::net::http1::body::ChunkWriter;

@@ -5,8 +5,9 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use streamgauge::inspect::inspection::{Inspection, RecordedExchange, inspect};
 use streamgauge::measure::dialect::{Routes, TABLE};
-use streamgauge::measure::observer::{ResponseHead, StreamObserver};
+use streamgauge::measure::observer::StreamObserver;
 use streamgauge::measure::record::{Ending, Outcome, RequestRecord, StampSource};
+use streamgauge::measure::reply_body::ResponseHead;
 use streamgauge::measure::shape::{RequestShape, ShapeReader};
 use streamgauge::measure::time::Stamp;
 

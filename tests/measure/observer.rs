@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use streamgauge::measure::dialect::{self, Routes};
-use streamgauge::measure::observer::{ResponseHead, StreamObserver};
+use streamgauge::measure::observer::StreamObserver;
 use streamgauge::measure::record::{
     CountSource, Ending, FinishReason, Outcome, RequestRecord, StampSource, TokenCount, UnreadReason,
 };
+use streamgauge::measure::reply_body::ResponseHead;
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::slo::{RequestVerdict, Slos};
 use streamgauge::measure::time::{Gap, Stamp};

@@ -10,8 +10,9 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 use streamgauge::measure::dialect::{Delta, Dialect, TABLE};
 use streamgauge::measure::event_observer::EventObserver;
-use streamgauge::measure::observer::{ResponseHead, StreamObserver};
+use streamgauge::measure::observer::StreamObserver;
 use streamgauge::measure::record::{Ending, StampSource};
+use streamgauge::measure::reply_body::ResponseHead;
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::time::Stamp;
 

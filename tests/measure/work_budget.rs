@@ -6,8 +6,9 @@ use std::io::Write as _;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use streamgauge::measure::dialect;
-use streamgauge::measure::observer::{ResponseHead, StreamObserver};
+use streamgauge::measure::observer::StreamObserver;
 use streamgauge::measure::record::{Ending, RequestRecord, StampSource, UnreadReason};
+use streamgauge::measure::reply_body::ResponseHead;
 use streamgauge::measure::shape::RequestShape;
 use streamgauge::measure::time::Stamp;
 use streamgauge::measure::work_budget::{

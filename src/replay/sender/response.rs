@@ -1,6 +1,7 @@
 //! Reads a response: its head, its body, and the gaps between its tokens.
 
-use crate::measure::observer::{ResponseHead, StreamObserver};
+use crate::measure::observer::StreamObserver;
+use crate::measure::reply_body::ResponseHead;
 use crate::measure::text_collector::TextBudget;
 use crate::measure::timeline::TokenEvent;
 use crate::net::http1::head_error::MAX_HEAD;
