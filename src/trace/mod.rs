@@ -23,6 +23,7 @@ pub mod info;
 pub mod input;
 mod join;
 mod json;
+mod json_values;
 pub mod merge;
 pub mod output;
 pub mod prompt_file;

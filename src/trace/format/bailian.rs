@@ -8,7 +8,8 @@ use serde::de::IgnoredAny;
 
 use super::super::blocks::{BlockRehasher, BlockRule, mooncake_scheme};
 use super::super::entry_fields::EntryFields;
-use super::super::json::{LenientNumber, StringOrNumber, parse, row};
+use super::super::json::{parse, row};
+use super::super::json_values::{LenientNumber, StringOrNumber};
 use super::super::session_table::SessionTable;
 use super::super::{Error, Trace, TraceProblem};
 use super::required_lengths::RequiredLengths;

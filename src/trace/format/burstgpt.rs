@@ -4,7 +4,7 @@
 use std::io::Write as _;
 
 use super::super::entry_fields::EntryFields;
-use super::super::json::LenientNumber;
+use super::super::json_values::LenientNumber;
 use super::super::session_table::SessionTable;
 use super::super::{Error, Trace, TraceProblem};
 use super::csv::{CsvColumns, CsvSplitter, count, quote_cell, value};

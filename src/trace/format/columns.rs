@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde_json::{Map, Value};
 
-use super::super::json::LenientNumber;
+use super::super::json_values::LenientNumber;
 use super::super::session_table::SessionTable;
 use super::super::{Error, Trace, TraceProblem};
 use super::azure::unix_nanos;

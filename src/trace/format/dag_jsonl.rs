@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::super::json::{LenientNumber, NestedRow, RawJson, StringOrNumber, parse, row};
+use super::super::json::{NestedRow, parse, row};
+use super::super::json_values::{LenientNumber, RawJson, StringOrNumber};
 use super::super::session_table::SessionTable;
 use super::super::{Error, Trace, TraceProblem};
 use super::api_body::set_request;

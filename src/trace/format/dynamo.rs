@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use super::super::blocks::{BlockRehasher, BlockRule, mooncake_scheme};
 use super::super::entry_fields::EntryFields;
-use super::super::json::{LenientNumber, NestedRow, StringOrNumber, TextSize, parse, row};
+use super::super::json::{NestedRow, parse, row};
+use super::super::json_values::{LenientNumber, StringOrNumber, TextSize};
 use super::super::session_table::SessionTable;
 use super::super::{Error, Trace, TraceProblem};
 use super::required_lengths::RequiredLengths;

@@ -30,6 +30,7 @@ pub mod tracelab;
 pub mod turns;
 pub mod vcr;
 pub mod weka;
+mod weka_writer;
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -365,7 +366,7 @@ impl Serialize for ScaledTime {
 }
 
 /// Converts a number in this unit to nanoseconds.
-fn nanos(field: &'static str, number: super::json::LenientNumber, unit: f64) -> Result<u64, TraceProblem> {
+fn nanos(field: &'static str, number: super::json_values::LenientNumber, unit: f64) -> Result<u64, TraceProblem> {
     number
         .nanos(unit)
         .ok_or_else(|| TraceProblem::in_field(field, "expected a time from zero on, and within 290 years"))

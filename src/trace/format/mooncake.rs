@@ -10,7 +10,8 @@ use serde::Serialize;
 
 use super::super::blocks::{BlockRehasher, BlockRule, mooncake_scheme};
 use super::super::entry_fields::EntryFields;
-use super::super::json::{LenientNumber, StringOrNumber, TextSize, parse, row};
+use super::super::json::{parse, row};
+use super::super::json_values::{LenientNumber, StringOrNumber, TextSize};
 use super::super::session_table::SessionTable;
 use super::super::{Error, Trace, TraceEntries, TraceProblem};
 use super::required_lengths::{RequiredLengths, uses_limit_as_length};

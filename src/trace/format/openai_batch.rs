@@ -2,7 +2,8 @@
 
 use serde::de::IgnoredAny;
 
-use super::super::json::{NestedRow, RawJson, parse, row};
+use super::super::json::{NestedRow, parse, row};
+use super::super::json_values::RawJson;
 use super::super::{Error, Trace, TraceProblem};
 use super::api_body::{set_reply, set_request};
 use super::{ConversionLosses, EntryFields, InputSource, ReadOptions, TraceFormat, has_keys, rows, stream};

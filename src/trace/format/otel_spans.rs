@@ -3,7 +3,8 @@
 
 use std::collections::VecDeque;
 
-use super::super::json::{LenientNumber, NestedRow, StringOrNumber, parse, row};
+use super::super::json::{NestedRow, parse, row};
+use super::super::json_values::{LenientNumber, StringOrNumber};
 use super::super::session_table::SessionTable;
 use super::super::{Error, Trace, TraceProblem};
 use super::time_zero::TimeZero;

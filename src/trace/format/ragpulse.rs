@@ -15,7 +15,8 @@ use serde::{Deserialize as _, Serialize};
 
 use super::super::blocks::{BlockRehasher, BlockRule, hash_text, mooncake_scheme};
 use super::super::entry_fields::EntryFields;
-use super::super::json::{LenientCount, LenientNumber, NestedRow, StringOrNumber, parse, row};
+use super::super::json::{NestedRow, parse, row};
+use super::super::json_values::{LenientCount, LenientNumber, StringOrNumber};
 use super::super::session_table::SessionTable;
 use super::super::{Error, Trace, TraceProblem};
 use super::required_lengths::RequiredLengths;

@@ -1,7 +1,8 @@
 //! ShareGPT's conversations, in one JSON array or one per line, without times. Each reply of the model is a request
 //! whose prompt is everything before it. Only lengths are read; output tokens are estimated from them.
 
-use super::super::json::{NestedRow, StringOrNumber, TextSize, parse, row};
+use super::super::json::{NestedRow, parse, row};
+use super::super::json_values::{StringOrNumber, TextSize};
 use super::super::{Error, Trace, TraceProblem};
 use super::{ConversionLosses, EntryFields, InputSource, ReadOptions, TraceFormat, has_keys, rows_of_lines, stream};
 use crate::trace_file::header::TraceHeader;

@@ -13,7 +13,8 @@
 use super::super::blocks::{expected_ids, mooncake_scheme};
 use super::super::conversion_loss::ConversionLosses;
 use super::super::input::InputStream;
-use super::super::json::{LenientNumber, StringOrNumber, TextSize, WrittenNumber, parse, row};
+use super::super::json::{parse, row};
+use super::super::json_values::{LenientNumber, StringOrNumber, TextSize, WrittenNumber};
 
 /// Mooncake's block size.
 pub(super) const MOONCAKE_BLOCK_TOKENS: u32 = 512;

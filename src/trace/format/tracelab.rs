@@ -4,7 +4,8 @@
 use serde::de::IgnoredAny;
 
 use super::super::blocks::mooncake_scheme;
-use super::super::json::{NestedRow, StringOrNumber, parse, row};
+use super::super::json::{NestedRow, parse, row};
+use super::super::json_values::StringOrNumber;
 use super::super::session_table::SessionTable;
 use super::super::{Error, Trace, TraceProblem};
 use super::azure::unix_nanos;

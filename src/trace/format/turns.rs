@@ -6,7 +6,8 @@
 
 use std::collections::VecDeque;
 
-use super::super::json::{LenientNumber, NestedRow, StringOrNumber, TextSize, parse, row};
+use super::super::json::{NestedRow, parse, row};
+use super::super::json_values::{LenientNumber, StringOrNumber, TextSize};
 use super::super::session_table::SessionTable;
 use super::super::{Error, Trace, TraceProblem};
 use super::{

@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use super::super::blocks::{BlockRehasher, BlockRule, mooncake_scheme};
 use super::super::entry_fields::EntryFields;
-use super::super::json::{LenientNumber, NestedRow, TextSize, parse, row};
+use super::super::json::{NestedRow, parse, row};
+use super::super::json_values::{LenientNumber, TextSize};
 use super::super::{Error, Trace, TraceProblem};
 use super::required_lengths::RequiredLengths;
 use super::{
