@@ -50,6 +50,14 @@ impl FromStr for Slo {
     }
 }
 
+/// A target that the text names.
+struct NamedTarget {
+    /// In bytes from 0.
+    at: usize,
+    share: SloTarget,
+    is_percentile: bool,
+}
+
 pub(super) struct Parser<'a> {
     text: &'a str,
     pub(super) at: usize,
@@ -113,16 +121,24 @@ impl<'a> Parser<'a> {
         if !self.take(":") {
             return self.fail("expected `:` after the name");
         }
+        let mut targets = Vec::new();
         while !self.ended() {
-            self.term(&mut slo)?;
+            self.term(&mut slo, &mut targets)?;
         }
         if slo.objectives.is_empty() {
             return self.fail("expected an objective, as in `ttft<=500ms`");
         }
+        // The shares that meet single objectives do not give the share that meets them all.
+        let is_alone = slo.objectives.len() == 1 && targets.len() == 1;
+        if let Some(percentile) = targets.iter().find(|target| target.is_percentile && !is_alone) {
+            self.at = percentile.at;
+            return self.fail("a percentile over requests is the target of an SLO: give each an SLO of its own");
+        }
+        slo.target = targets.last().map_or(SloTarget::DEFAULT, |target| target.share);
         Ok(slo)
     }
 
-    fn term(&mut self, slo: &mut Slo) -> Result<(), SloError> {
+    fn term(&mut self, slo: &mut Slo, targets: &mut Vec<NamedTarget>) -> Result<(), SloError> {
         let begin = self.at;
         let word = self.word(|c| c.is_ascii_alphanumeric() || c == '.');
         if word == "exclude" && self.take("=") {
@@ -134,17 +150,22 @@ impl<'a> Parser<'a> {
             return Ok(());
         }
         if word == "target" && self.take("=") {
-            let begin = self.at;
-            let Some(target) = SloTarget::parse(self.word(|c| !c.is_whitespace())) else {
-                self.at = begin;
+            let at = self.at;
+            let Some(share) = SloTarget::parse(self.word(|c| !c.is_whitespace())) else {
+                self.at = at;
                 return self.fail("expected a percentage above 0% and below 100%, as in `99.5%`");
             };
-            slo.target = target;
+            targets.push(NamedTarget { at, share, is_percentile: false });
             return Ok(());
         }
-        let Some(metric) = metric(word) else {
+        let over_requests = percentile_over_requests(word);
+        targets.extend(over_requests.map(|(_, share)| NamedTarget { at: begin, share, is_percentile: true }));
+        let Some(metric) = metric(word).or(over_requests.map(|(metric, _)| metric)) else {
             self.at = begin;
-            return self.fail("expected ttft, ttfo, itl.p50 … itl.p99.9, itl.max, itl (the mean), tpot or e2e");
+            return self.fail(
+                "expected ttft, ttfo, itl.p50 … itl.p99.9, itl.max, itl (the mean), tpot, e2e, or one percentile over \
+                 requests, as in ttft.p95",
+            );
         };
         let end = self.at;
         self.word(char::is_whitespace);
@@ -216,9 +237,32 @@ pub(super) fn metric(word: &str) -> Option<Metric> {
     })
 }
 
+/// The metric of `ttft.p95`, and 95 % as the target: p95 is within a limit exactly if 95 % of the requests are. A
+/// percentile of ITL is one of the request's own gaps.
+fn percentile_over_requests(word: &str) -> Option<(Metric, SloTarget)> {
+    let (name, percent) = word.split_once(".p")?;
+    let metric = metric(name).filter(|metric| metric.name() == name)?;
+    Some((metric, SloTarget::parse(&format!("{percent}%"))?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_percentile_over_requests_is_the_target_of_its_limit() {
+        let slo = |text: &str| text.parse::<Slo>().unwrap();
+        let (by_percentile, by_target) = (slo("x: ttft.p95<=1s"), slo("x: ttft<=1s target=95%"));
+        assert_eq!((&by_percentile.objectives, by_percentile.target), (&by_target.objectives, by_target.target));
+        let refused = |text: &str| text.parse::<Slo>().unwrap_err().to_string();
+        for both in ["e2e.p99.9<=9s ttft.p95<=1s", "e2e<=9s ttft.p95<=1s", "tpot.p5<=1s target=99%"] {
+            let error = refused(&format!("x: {both}"));
+            assert!(error.starts_with("a percentile over requests is the target of an SLO"), "{both}: {error}");
+        }
+        for unknown in ["ttft.p0", "ttft.p100", "itl.mean.p95", "ttft.95", "speed.p95"] {
+            assert!(refused(&format!("x: {unknown}<=1s")).starts_with("expected ttft, "), "{unknown}");
+        }
+    }
 
     #[test]
     fn errors_point_at_the_column() {
