@@ -197,6 +197,7 @@ fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
         conditions: args.fail_if.concat(),
         filter: args.filter.clone().unwrap_or_default(),
         keeps_lanes: args.html,
+        gaps_by_request: false,
     };
     anyhow::ensure!(
         args.slice.is_some() || !args.out_format.is_some_and(ReportFormat::needs_slices),

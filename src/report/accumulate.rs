@@ -60,6 +60,8 @@ pub struct AccumulatorSettings {
     pub filter: RequestFilter,
     /// Keeps a sample of the requests for swim lanes.
     pub keeps_lanes: bool,
+    /// Counts each gap at the start of its request instead of its own time, so that runs of one plan pair by request.
+    pub gaps_by_request: bool,
 }
 
 /// Requests that a server refused as invalid.
@@ -315,13 +317,15 @@ impl Accumulator {
         self.points.iter().filter_map(RequestPoint::load_sample).collect()
     }
 
-    /// Adds each gap at the time of its later event, if the definitions have one value per gap.
+    /// Adds each gap, if the definitions have one value per gap: at the time of its later event, or of its request.
     fn add_gaps(&mut self, request: &RequestView) {
         let Some(value) = self.settings.definitions.gap_value().filter(|_| request.succeeded()) else { return };
         let Some(mut at) = request.first else { return };
+        let start = self.settings.definitions.start(request);
         for event in &request.events {
             at = at.after(event.gap());
-            self.gaps.push(at.as_nanos(), value(event).as_nanos());
+            let place = if self.settings.gaps_by_request { start } else { at };
+            self.gaps.push(place.as_nanos(), value(event).as_nanos());
         }
     }
 }

@@ -3,6 +3,7 @@
 //! The runs of `tests/data/runs/compare` are of `streamgauge sim` with steps of 10 ms before and 14 ms after, and the
 //! same three seeds.
 
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -84,6 +85,44 @@ fn one_run_on_each_side_is_compared_by_bootstrap_and_states_what_is_too_few() {
     assert_eq!((&p99["ci95"], &p99["verdict"]), (&Value::Null, &Value::Null));
     let reason = p99["not_enough_data"].as_str().unwrap();
     assert!(reason.starts_with("not enough data: ") && reason.contains("times as much"), "{reason}");
+}
+
+#[test]
+fn each_request_of_one_plan_is_paired_with_itself_and_all_of_its_latencies() {
+    let folder = tempfile::tempdir().unwrap();
+    // Every latency doubles. Gaps differ between requests, and a stream of 1.5 s has them in two slices or more.
+    let run = |name: &str, factor: u64| {
+        let row = |number: u64| {
+            let gap = factor * (10 + 10 * (number / 60 % 5) + number % 3);
+            let (first, planned) = (2 * gap, number * 100);
+            let gaps = vec![(gap, Some(1)); 30];
+            TraceEntry {
+                output_tokens: Some(31 - number % 7),
+                output_source: Some(CountSource::Usage),
+                ..success(planned, planned, first, first + 30 * gap, &gaps)
+            }
+        };
+        let path = folder.path().join(name);
+        fs::create_dir(&path).unwrap();
+        fs::copy(
+            concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/runs/compare/before-1/run.json"),
+            path.join("run.json"),
+        )
+        .unwrap();
+        write(&path.join("records.jsonl.zst"), &(0..2_400).map(row).collect::<Vec<_>>(), None);
+        path.to_str().unwrap().to_owned()
+    };
+    let comparison = json_of(&["--json", &run("before", 1), &run("after", 2)]);
+    assert_eq!(comparison["method"], "paired_bootstrap");
+    for name in ["ttft.p50", "ttft.p99", "itl.p50", "itl.p90", "itl.p99", "tpot.p90", "e2e.p50", "e2e.p99"] {
+        let figure = figure(&comparison, name);
+        let ends = [&figure["ci95"][0], &figure["ci95"][1]].map(|end| end.as_f64().unwrap());
+        // The histogram of gaps is within a thousandth.
+        assert!(ends.iter().all(|end| (end - 1.0).abs() < 0.005), "{name} doubles in every resample: {ends:?}");
+    }
+    let rate = figure(&comparison, "output_tokens_per_second");
+    let [low, high, change] = [&rate["ci95"][0], &rate["ci95"][1], &rate["change"]].map(|end| end.as_f64().unwrap());
+    assert!(high - low < 1e-9 && low <= change && change <= high, "equal tokens over one more second: {rate}");
 }
 
 #[test]
@@ -206,7 +245,7 @@ fn capture(folder: &Path, name: &str, day: u64, ttft_ms: impl Fn(usize) -> u64, 
         text += &(serde_json::to_string(&entry).unwrap() + "\n");
     }
     let path = folder.join(name);
-    std::fs::write(&path, text).unwrap();
+    fs::write(&path, text).unwrap();
     path.display().to_string()
 }
 

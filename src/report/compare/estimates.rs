@@ -54,7 +54,7 @@ pub(super) fn side(
     let metrics = if is_bootstrap { metric_estimates(run, figures, &bootstrap) } else { Vec::new() };
     let mut of = |figure: &ComparedFigure| SideFigure {
         values: value(*figure, run).into_iter().collect(),
-        estimate: is_bootstrap.then(|| estimate(*figure, &run.fold.points, &metrics, &bootstrap)).flatten(),
+        estimate: is_bootstrap.then(|| estimate(*figure, &run.fold.points, &metrics, &bootstrap, method)).flatten(),
         moments: moments(*figure, run),
     };
     figures.iter().map(&mut of).collect()
@@ -73,7 +73,7 @@ pub(super) fn value(figure: ComparedFigure, run: &mut ComparedRun) -> Option<f64
             share(counted().filter(|point| point.success).count() as u64, counted().count() as u64)
         }
         ComparedFigure::OutputTokenRate => {
-            let (tokens, seconds) = output_tokens(&run.fold.points)?;
+            let (tokens, seconds) = output_tokens(&run.fold.points, RequestPoint::ended)?;
             Some(tokens.iter().sum::<f64>() / seconds.iter().sum::<f64>())
         }
         ComparedFigure::Percentile(metric, percent) => {
@@ -109,6 +109,7 @@ fn estimate(
     points: &[RequestPoint],
     metrics: &[(ReportMetric, MetricEstimates)],
     bootstrap: &BlockBootstrap,
+    method: ComparisonMethod,
 ) -> Option<Estimate> {
     match figure {
         ComparedFigure::Goodput(slo) => goodput(points, slo, bootstrap),
@@ -117,7 +118,10 @@ fn estimate(
             proportion(&counted.map(|point| point.success).collect::<Vec<_>>(), 1.0, bootstrap)
         }
         ComparedFigure::OutputTokenRate => {
-            let (tokens, seconds) = output_tokens(points)?;
+            let (tokens, seconds) = match method {
+                ComparisonMethod::PairedBootstrap => output_tokens(points, |point| Some(point.started))?,
+                _ => output_tokens(points, RequestPoint::ended)?,
+            };
             rate(&tokens, &seconds, bootstrap)
         }
         ComparedFigure::Percentile(metric, percent) => {
@@ -127,19 +131,23 @@ fn estimate(
     }
 }
 
-/// Output tokens of successes by the end of their responses, and the seconds, in equal slices of the run.
-fn output_tokens(points: &[RequestPoint]) -> Option<(Vec<f64>, Vec<f64>)> {
+/// Output tokens of successes by the moment of their requests, and the seconds, in equal slices up to the last moment.
+fn output_tokens(
+    points: &[RequestPoint],
+    moment: impl Fn(&RequestPoint) -> Option<u64>,
+) -> Option<(Vec<f64>, Vec<f64>)> {
     let first = points.iter().map(|point| point.started).min()?;
     let last = points.iter().filter_map(RequestPoint::ended).max()?;
-    let length = last.saturating_sub(first).max(1) as f64;
+    let length = |end: u64| end.saturating_sub(first).max(1) as f64;
+    let sliced = length(points.iter().filter_map(&moment).max()?);
     let mut tokens = vec![0.0; RATE_SLICES];
     for point in points {
-        if let (Some(ended), Some(osl)) = (point.ended(), point.osl()) {
-            let slice = ((ended - first) as f64 / length * RATE_SLICES as f64) as usize;
+        if let (Some(moment), Some(osl)) = (moment(point), point.osl()) {
+            let slice = ((moment - first) as f64 / sliced * RATE_SLICES as f64) as usize;
             tokens[slice.min(RATE_SLICES - 1)] += osl as f64;
         }
     }
-    Some((tokens, vec![length / 1e9 / RATE_SLICES as f64; RATE_SLICES]))
+    Some((tokens, vec![length(last) / 1e9 / RATE_SLICES as f64; RATE_SLICES]))
 }
 
 /// The change of one figure; `None` if a side has no value.

@@ -4,7 +4,8 @@
 //! With several runs on each side, the figures of the runs are the samples ([`crate::stats::hypothesis`]): servers warm
 //! up, caches fill and neighbors come and go from run to run, which no interval within one run can see. With one run on
 //! each side, a moving-block bootstrap in time estimates the variation within a run
-//! ([`crate::stats::bootstrap`]). Runs of one plan are paired: both resample the same parts of the plan.
+//! ([`crate::stats::bootstrap`]). Runs of one plan are paired by request: both resample the same requests, each with
+//! all of its latencies, gaps and tokens.
 //!
 //! # Verdict
 //! Each figure is *worse*, *not worse* or *undecided* ([`crate::stats::change`]). The comparison is worse if any figure
@@ -59,7 +60,7 @@ impl ComparedRun {
     /// # Errors
     /// The path cannot be read.
     pub fn read(opened: SourceReader, settings: AccumulatorSettings) -> Result<Self, SourceError> {
-        let mut fold = Accumulator::new(settings);
+        let mut fold = Accumulator::new(AccumulatorSettings { gaps_by_request: true, ..settings });
         let mut sources = read(vec![opened], &mut fold)?;
         fold.points.sort_unstable();
         let seconds = fold.total.window.map_or(0.0, |(first, last)| last.since(first).as_secs());
@@ -124,7 +125,7 @@ pub enum ComparisonMethod {
     Runs,
     /// Several runs on each side, of which each two in the same place have one plan.
     PairedRuns,
-    /// One run on each side, of one plan: both resample the same parts of the plan.
+    /// One run on each side, of one plan: both resample the same requests.
     PairedBootstrap,
     /// One run on each side.
     Bootstrap,
@@ -137,8 +138,8 @@ impl ComparisonMethod {
             Self::Runs => "the runs of each side are the samples (Welch's t-test on logarithms)",
             Self::PairedRuns => "runs of one plan are paired (paired t-test on logarithms)",
             Self::PairedBootstrap => {
-                "one run on each side, paired by plan (moving-block bootstrap in time); variation from run to run is \
-                 not in the intervals"
+                "one run on each side, paired by request (moving-block bootstrap in time); variation from run to run \
+                 is not in the intervals"
             }
             Self::Bootstrap => {
                 "one run on each side (moving-block bootstrap in time); variation from run to run is not in the intervals"
