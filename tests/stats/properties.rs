@@ -75,7 +75,7 @@ proptest! {
         if let Some(fit) = fit_line(&points, &BlockBootstrap::new(1)) {
             prop_assert!((0.0..=1.0).contains(&fit.r_squared));
         }
-        prop_assert!(change_points(&values).iter().all(|point| (1..values.len()).contains(&point.index)));
+        prop_assert!(change_points(&values, 1).iter().all(|point| (1..values.len()).contains(&point.index)));
         prop_assert_eq!(warm_up(&values).is_some(), values.len() >= 20);
         prop_assert!((0.0..=values.len().max(1) as f64).contains(&autocorrelation_time(&values)));
         for change in [welch(&values, &others), paired(&values, &others)].into_iter().flatten() {

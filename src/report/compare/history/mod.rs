@@ -1,6 +1,7 @@
 //! A history of runs: at which of them a figure changed.
 //!
-//! [`crate::stats::change_points`] finds the changes of each figure on its own, in the order of the runs' dates. Runs of
+//! [`crate::stats::change_points`] finds the changes of each figure, in the order of the runs' dates. All figures are
+//! one family, so that more figures raise no more false alarms. Runs of
 //! another load than the newest are left out, because the load explains any change.
 
 pub mod html;
@@ -123,10 +124,11 @@ pub struct HistoryChange {
 }
 
 impl FigureHistory {
-    fn of(of: ComparedFigure, figure: String, values: Vec<Option<f64>>, margin: f64) -> Self {
+    /// `family` is the number of figures that have values.
+    fn of(of: ComparedFigure, figure: String, values: Vec<Option<f64>>, family: usize, margin: f64) -> Self {
         let (places, known): (Vec<usize>, Vec<f64>) =
             values.iter().enumerate().filter_map(|(run, value)| Some((run, (*value)?))).unzip();
-        let points = change_points(&known);
+        let points = change_points(&known, family);
         let last = points.last().map(|point| point.index);
         let change = |point: &ChangePoint| {
             let (before, after) = (of.to_display(point.before), of.to_display(point.after));
@@ -159,11 +161,13 @@ impl RunHistory {
             date: run.started_unix_ns.map(utc),
             simulated: run.simulated,
         };
+        let figures = ComparedFigure::family(slos);
+        let values_of = |at: usize| comparable.iter().map(move |run| run.values.get(at).copied().flatten());
+        let family = (0..figures.len()).filter(|at| values_of(*at).any(|value| value.is_some())).count();
         let figure = |(at, figure): (usize, &ComparedFigure)| {
-            let values = comparable.iter().map(|run| run.values.get(at).copied().flatten()).collect();
-            FigureHistory::of(*figure, figure.key(slos), values, margin)
+            FigureHistory::of(*figure, figure.key(slos), values_of(at).collect(), family, margin)
         };
-        let figures = ComparedFigure::family(slos).iter().enumerate().map(figure).collect();
+        let figures = figures.iter().enumerate().map(figure).collect();
         Some(Self {
             streamgauge_run_history: VERSION,
             margin,
