@@ -6,6 +6,8 @@ use crate::stats::interval::Interval;
 /// Intervals are drawn up to this many times the largest change, the margin, or 1 %. Two runs a side can have
 /// intervals of millions of percent, beside which no change can be seen.
 const MAX_DRAWN_TIMES: f64 = 4.0;
+/// A change beyond this many times, as that from 0, is an arrow with its number, beside which the others can be seen.
+const MAX_DRAWN_CHANGE: f64 = 10.0;
 
 /// The meaning of a change. The numbers are those of the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +43,11 @@ pub(in crate::report) struct ForestRow {
 
 /// Draws the rows; `None` without any. A margin of 0.05 is 5 %.
 pub(in crate::report) fn chart(title: &str, mut summary: String, rows: &[ForestRow], margin: f64) -> Option<Chart> {
-    let limit = MAX_DRAWN_TIMES * rows.iter().map(|row| row.change.abs()).fold(margin.max(0.01), f64::max);
+    let changes = rows.iter().map(|row| row.change.abs());
+    let limit = MAX_DRAWN_TIMES * changes.filter(|change| *change <= MAX_DRAWN_CHANGE).fold(margin.max(0.01), f64::max);
+    if rows.iter().any(|row| row.change.abs() > limit) {
+        summary += " An arrow marks a change beyond the axis, with its number.";
+    }
     let is_cut = |interval: Interval| interval.low < -limit || interval.high > limit;
     if rows.iter().filter_map(|row| row.interval).any(is_cut) {
         summary += &format!(" Intervals are drawn up to ±{:.0} %; the data has their ends.", limit * 100.0);
@@ -91,6 +97,30 @@ mod tests {
         let mut page = crate::report::page::Page::new("t");
         page.charts("c", [Some(chart)]);
         page.finish()
+    }
+
+    #[test]
+    fn a_change_from_0_leaves_the_axis_to_the_others() {
+        let of = |change| ForestRow {
+            name: "itl.p50".to_owned(),
+            before: 0.0,
+            after: change,
+            change,
+            interval: None,
+            verdict: ForestVerdict::Worse,
+        };
+        let drawn = |changes: &[f64]| {
+            let rows: Vec<ForestRow> = changes.iter().map(|change| of(*change)).collect();
+            let mut page = crate::report::page::Page::new("t");
+            page.charts("c", [chart("Changes", String::new(), &rows, 0.05)]);
+            page.finish()
+        };
+        let (far, near) = (drawn(&[200_000.0, 0.5]), drawn(&[9.0, 0.5]));
+        assert!(
+            far.contains("data-limit=\"200\"") && far.contains("20000000") && far.contains("An arrow marks"),
+            "{far}"
+        );
+        assert!(near.contains("data-limit=\"3600\"") && !near.contains("An arrow marks"), "{near}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ kinds.forest = (figure) => {
   const [margin, limit] = [figure.dataset.margin, figure.dataset.limit].map(Number);
   const drawn = (end) => (end === null ? null : Math.max(-limit, Math.min(limit, end)));
   const figures = rowNames(figure);
-  const [least, most] = extent([...change, ...low.map(drawn), ...high.map(drawn), margin, -margin, 0]);
+  const [least, most] = extent([...change.map(drawn), ...low.map(drawn), ...high.map(drawn), margin, -margin, 0]);
   const room = (most - least) * 0.05;
   const place = (row) => change.length - 1 - row;
   const phone = figure.clientWidth < 480;
@@ -26,7 +26,7 @@ kinds.forest = (figure) => {
       grid: { show: false },
     },
     rows: change.length,
-    place: (row) => [change[row], place(row)],
+    place: (row) => [drawn(change[row]), place(row)],
     tell: (row) => `${figures[row]}: ${format(change[row], "%")} (${low[row] === null ? "no interval" : `${format(low[row], "%")} to ${format(high[row], "%")}`}), ${VERDICTS[verdict[row]].name}`,
     legend: VERDICTS.filter((_, at) => verdict.includes(at)).map(({ name, shape, filled, ink }) => ({ name, shape, filled, colour: colour(ink) })),
     paint(u, context) {
@@ -61,8 +61,16 @@ kinds.forest = (figure) => {
           }
           context.stroke();
         }
+        const x = u.valToPos(drawn(value), "x", true);
+        if (drawn(value) !== value) {
+          const isHigh = value > 0;
+          context.font = FONT.replace("12px", `${12 * ratio}px`);
+          context.textAlign = isHigh ? "right" : "left";
+          context.textBaseline = "bottom";
+          context.fillText(isHigh ? `${format(value, "%")} →` : `← ${format(value, "%")}`, x + (isHigh ? -10 : 10) * ratio, y - ratio);
+        }
         if (!filled) context.fillStyle = colour("card");
-        marker(context, shape, u.valToPos(value, "x", true), y, 4.5 * ratio);
+        marker(context, shape, x, y, 4.5 * ratio);
       });
     },
   };
