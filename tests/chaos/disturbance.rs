@@ -12,6 +12,7 @@ use rand_pcg::Pcg64Mcg;
 
 use crate::clock::WallClock;
 use crate::collector::{Collector, Mode};
+use crate::listening::Listening;
 use crate::proxy::{GOOD, INVALID, Proxy};
 use crate::support::http2::Pki;
 
@@ -27,6 +28,8 @@ const DAY: i64 = 86_400;
 pub(crate) enum Action {
     CollectorFails(Mode),
     CollectorWorks,
+    ServersRefuse,
+    ServersListen,
     DiskFills,
     DiskEmpties,
     Reload(usize),
@@ -51,7 +54,7 @@ pub(crate) fn schedule(seed: u64, length: Duration) -> Vec<(Duration, Action)> {
     let mut kinds: Vec<usize> = Vec::new();
     while at + period < steady.1 {
         if kinds.is_empty() {
-            kinds = (0..6).collect();
+            kinds = (0..7).collect();
             kinds.shuffle(&mut random);
         }
         let (proxy, end) = (random.random_range(0..2), at + period.mul_f64(0.7));
@@ -67,6 +70,9 @@ pub(crate) fn schedule(seed: u64, length: Duration) -> Vec<(Duration, Action)> {
                 actions.extend([(at, Action::BreakConfiguration(proxy)), (end, Action::MendConfiguration(proxy))])
             }
             Some(4) => actions.push((at, Action::RenewCertificate)),
+            Some(5) => {
+                actions.extend([(at, Action::ServersRefuse), (at + period.mul_f64(0.2), Action::ServersListen)]);
+            }
             _ => {
                 let jumps = [-8 * DAY, -3_600, -1, 1, 3_600, 8 * DAY];
                 let jump = jumps[random.random_range(0..jumps.len())];
@@ -83,6 +89,7 @@ pub(crate) fn schedule(seed: u64, length: Duration) -> Vec<(Duration, Action)> {
 pub(crate) struct World<'a> {
     pub(crate) proxies: [Proxy; 2],
     pub(crate) collector: &'a Collector,
+    pub(crate) listening: &'a Listening,
     pub(crate) clock: Option<WallClock>,
     pub(crate) has_disk: bool,
     pub(crate) pki: &'a Pki,
@@ -91,18 +98,32 @@ pub(crate) struct World<'a> {
     pub(crate) failures: Vec<String>,
     lost: [f64; 2],
     accepted: u64,
+    answered: u64,
 }
 
 impl<'a> World<'a> {
     pub(crate) fn new(
         proxies: [Proxy; 2],
         collector: &'a Collector,
+        listening: &'a Listening,
         clock: Option<WallClock>,
         has_disk: bool,
         pki: &'a Pki,
     ) -> Self {
         let (events, failures) = (BTreeMap::new(), Vec::new());
-        Self { proxies, collector, clock, has_disk, pki, events, failures, lost: [0.0; 2], accepted: 0 }
+        Self {
+            proxies,
+            collector,
+            listening,
+            clock,
+            has_disk,
+            pki,
+            events,
+            failures,
+            lost: [0.0; 2],
+            accepted: 0,
+            answered: 0,
+        }
     }
 
     /// Disturbances that this machine does not permit, and why.
@@ -125,6 +146,16 @@ impl<'a> World<'a> {
                 let accepted = self.collector.accepted();
                 self.evidence("collector down", accepted - self.accepted <= 2, format!("{accepted} exports before"));
                 self.accepted = accepted;
+            }
+            Action::ServersRefuse => {
+                self.answered = self.listening.answered();
+                self.listening.stop();
+                self.happened("servers refuse", Ok(String::new()));
+            }
+            Action::ServersListen => {
+                self.listening.resume();
+                let answered = self.listening.answered() - self.answered;
+                self.evidence("servers refuse", answered > 0, format!("{answered} answers of the proxy"));
             }
             Action::DiskFills if self.has_disk => {
                 self.lost = self.proxies.each_ref().map(lost_to_disk);

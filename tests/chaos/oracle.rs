@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use crate::listening::Listening;
 use crate::plan::{ClientFault, Plan, ServerFault};
 use crate::reply::Content;
 
@@ -41,7 +42,7 @@ pub(crate) enum Outcome {
     Whole,
     LeftByClient,
     BrokenByServer,
-    /// The server did not answer, so the proxy did.
+    /// The server did not answer, or refused the connection, so the proxy did.
     AnsweredByProxy,
 }
 
@@ -52,8 +53,9 @@ pub(crate) enum Failure {
     Broken(String),
 }
 
-/// The exchange's outcome, or its departure from the plan.
-pub(crate) fn judge(plan: &Plan, seen: &Observed) -> Result<Outcome, Failure> {
+/// The exchange's outcome, or its departure from the plan. `is_refused` is true if the server may have refused a
+/// connection meanwhile.
+pub(crate) fn judge(plan: &Plan, seen: &Observed, is_refused: bool) -> Result<Outcome, Failure> {
     let described = || {
         let Observed { status, proxy_error, end, reused, .. } = seen;
         let (got, all) = (seen.body.len(), plan.reply.bytes.len());
@@ -68,7 +70,8 @@ pub(crate) fn judge(plan: &Plan, seen: &Observed) -> Result<Outcome, Failure> {
     }
     if seen.proxy_error.is_some() {
         let is_upstreams = seen.proxy_error.as_ref().is_some_and(|error| error.starts_with("upstream"));
-        return match seen.status == 502 && is_upstreams && (plan.server.is_silent() || plan.may_be_refused()) {
+        let may_answer = plan.server.is_silent() || plan.may_be_refused() || is_refused;
+        return match seen.status == 502 && is_upstreams && may_answer {
             true => Ok(Outcome::AnsweredByProxy),
             false => broken("the server's reply"),
         };
@@ -94,6 +97,8 @@ pub(crate) fn judge(plan: &Plan, seen: &Observed) -> Result<Outcome, Failure> {
 #[derive(Default)]
 pub(crate) struct Oracle {
     counts: Mutex<Counts>,
+    /// Whether the servers listen.
+    pub(crate) listening: Listening,
     /// Exchanges that are open now.
     pub(crate) open: AtomicU64,
     /// Requests that a client sent again, because its kept connection had closed before any byte of a reply. Every
@@ -118,8 +123,11 @@ pub(crate) struct Counts {
 
 impl Oracle {
     /// Counts the exchange of a client of this kind.
-    pub(crate) fn count(&self, kind: &'static str, plan: &Plan, seen: &Observed) {
-        let judged = judge(plan, seen);
+    pub(crate) fn count(&self, kind: &'static str, plan: &Plan, seen: &Observed, began: Instant) {
+        let judged = judge(plan, seen, self.listening.has_refused_since(began));
+        if judged == Ok(Outcome::AnsweredByProxy) && judge(plan, seen, false).is_err() {
+            self.listening.answered.fetch_add(1, Ordering::SeqCst);
+        }
         let mut counts = self.counts.lock().unwrap();
         counts.began.get_or_insert_with(Instant::now);
         counts.bytes += seen.body.len() as u64;

@@ -64,7 +64,7 @@ pub(crate) fn soak(options: &Options) -> bool {
         ramp: longest / 4,
     });
     let groups = groups(&proxies, &pki, options.streams);
-    let mut world = World::new(proxies, &collector, clock, has_disk, &pki);
+    let mut world = World::new(proxies, &collector, &oracle.listening, clock, has_disk, &pki);
     if support::forbids_skips() {
         let skipped = world.skipped().into_iter().map(|[what, reason]| format!("{what}: skipped: {reason}"));
         world.failures.extend(skipped);

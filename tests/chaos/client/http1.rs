@@ -58,9 +58,12 @@ async fn exchange(mut io: Io, plan: &Plan) -> (Observed, Option<Io>) {
                 }
                 return (Observed::left(), None);
             }
-            // A server that fails may answer before the upload ends.
-            Err(error) if plan.server.is_silent() => _ = error,
-            Err(error) => return (Observed::broken(format!("sending: {error}")), None),
+            // The proxy may answer before the upload ends.
+            Err(error) => {
+                let (seen, _) = read(io, plan).await;
+                let is_answered = seen.status > 0;
+                return (if is_answered { seen } else { Observed::broken(format!("sending: {error}")) }, None);
+            }
         }
     }
     read(io, plan).await

@@ -7,7 +7,7 @@ pub(crate) use http2::send;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustls::pki_types::ServerName;
 use tokio::io::AsyncWriteExt as _;
@@ -84,13 +84,17 @@ impl Clients {
         self.stop.load(Ordering::SeqCst)
     }
 
-    /// Counts what `exchange` observes; one that hangs is broken.
+    /// Counts what `exchange` observes; one that hangs is broken. After an error of the proxy the slot pauses.
     async fn observe(&self, kind: &'static str, plan: &Plan, exchange: impl Future<Output = Observed>) {
         self.oracle.open.fetch_add(1, Ordering::SeqCst);
+        let began = Instant::now();
         let limit = self.longest + 4 * plan.pause + PATIENCE;
         let seen = tokio::time::timeout(limit, exchange).await.unwrap_or_else(|_| Observed::broken("it hangs"));
         self.oracle.open.fetch_sub(1, Ordering::SeqCst);
-        self.oracle.count(kind, plan, &seen);
+        self.oracle.count(kind, plan, &seen, began);
+        if seen.proxy_error.is_some() {
+            tokio::time::sleep(plan.pause).await;
+        }
     }
 }
 

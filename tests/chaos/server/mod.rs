@@ -10,13 +10,16 @@ use std::time::Duration;
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
-use tokio::net::TcpListener;
+use tokio::net::TcpSocket;
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use crate::io::Io;
 use crate::oracle::{Failure, Oracle};
 use crate::plan::Plan;
 
+/// Connections that wait for an accept.
+const BACKLOG: u32 = 1_024;
 /// Bytes that a dribbling server sends one by one.
 const DRIBBLED_BYTES: usize = 100;
 
@@ -85,15 +88,44 @@ impl Drop for OpenRequest<'_> {
     }
 }
 
+/// A socket of this address, which others of this process may share.
+fn bind(address: SocketAddr) -> TcpSocket {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_reuseaddr(true).unwrap();
+    socket.bind(address).unwrap();
+    socket
+}
+
+/// Waits until the servers listen, or do not.
+async fn until(listening: &mut watch::Receiver<bool>, listens: bool) {
+    // The oracle has the sender, and outlives its servers.
+    let _known = listening.wait_for(|state| *state == listens).await.is_ok();
+}
+
 /// Serves HTTP/1.1 in clear, or HTTP/2 over TLS, on this runtime.
 pub(crate) async fn listen(server: Arc<Server>, tls: Option<TlsAcceptor>, seed: u64) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
+    // It keeps the port while nobody listens.
+    let port = bind("127.0.0.1:0".parse().unwrap());
+    let address = port.local_addr().unwrap();
+    let mut listener = Some(bind(address).listen(BACKLOG).unwrap());
     let mut random = Pcg64Mcg::seed_from_u64(seed);
+    let mut listening = server.oracle.listening.subscribe();
     tokio::spawn(async move {
+        let _port = port;
         loop {
-            // Without descriptors the next accept may succeed.
-            let Ok((tcp, _)) = listener.accept().await else { continue };
+            let open = listener.get_or_insert_with(|| bind(address).listen(BACKLOG).unwrap());
+            let tcp = tokio::select! {
+                // Without descriptors the next accept may succeed.
+                accepted = open.accept() => match accepted {
+                    Ok((tcp, _)) => tcp,
+                    Err(_) => continue,
+                },
+                () = until(&mut listening, false) => {
+                    listener = None;
+                    until(&mut listening, true).await;
+                    continue;
+                }
+            };
             let _delayed = tcp.set_nodelay(true).is_ok();
             let (server, tls) = (Arc::clone(&server), tls.clone());
             let lifetime = Duration::from_secs(random.random_range(5..60));
