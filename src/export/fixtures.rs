@@ -65,6 +65,7 @@ pub(crate) fn record() -> RequestRecord {
         output_tokens: Some(TokenCount { tokens: 6, source: CountSource::Usage }),
         first_event_tokens: Some(1),
         usage: Usage { input: Some(100), cached: Some(64), cache_write: None, output: Some(6), reasoning: None },
+        engine_prefill: Some(Gap::from_millis(120)),
         choices: Default::default(),
         fault: None,
         response_id: Some("chatcmpl-1".into()),

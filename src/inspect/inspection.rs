@@ -309,6 +309,7 @@ fn describe_delta(choice: u32, delta: &Delta<'_>) -> String {
             let number = |count: Option<u64>| count.map_or("-".to_owned(), |count| count.to_string());
             format!("usage: {} in, {} out", number(input), number(output))
         }
+        Delta::Prefill(prefill) => format!("prefill of {prefill} by the engine"),
         Delta::Finish(reason, raw) => format!("finished: {} ({raw}){of}", reason.name()),
         Delta::Fault { message, .. } => format!("error: {}", message.unwrap_or("no message")),
         Delta::Id(_) => "names the reply".to_owned(),

@@ -486,6 +486,7 @@ impl StreamObserver {
             output_tokens: self.tally.output_tokens(),
             first_event_tokens: self.tally.first_event_tokens,
             usage: self.tally.usage,
+            engine_prefill: self.tally.prefill,
             choices: self.tally.choices,
             fault: self.tally.fault,
             response_id: self.tally.response_id,

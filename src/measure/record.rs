@@ -103,6 +103,9 @@ pub struct RequestRecord {
     pub first_event_tokens: Option<u32>,
     /// The server's own counts.
     pub usage: Usage,
+    /// Time from the start of the prefill to the first token, as the engine reports it. What is left of the TTFT is its
+    /// queue, its front end and the network.
+    pub engine_prefill: Option<Gap>,
     /// One entry per choice.
     pub choices: SmallVec<[Choice; 1]>,
     /// The server's error within the stream.

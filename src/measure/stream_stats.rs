@@ -12,7 +12,7 @@ use super::framing::Event;
 use super::json_scanner::Scalar;
 use super::record::{Choice, CountSource, Fault, TokenCount, Usage};
 use super::string_cache::shared;
-use super::time::Stamp;
+use super::time::{Gap, Stamp};
 
 /// Choices with separate statistics; further choices count only in the totals.
 const MAX_CHOICES: usize = 128;
@@ -49,6 +49,7 @@ pub(super) struct StreamStats {
     pub(super) evidence_events: u64,
     pub(super) first_event_tokens: Option<u32>,
     pub(super) usage: Usage,
+    pub(super) prefill: Option<Gap>,
     pub(super) choices: SmallVec<[Choice; 1]>,
     pub(super) fault: Option<Fault>,
     pub(super) response_id: Option<Box<str>>,
@@ -203,6 +204,7 @@ impl<W: EventObserver> DeltaSink for EventSink<'_, W> {
                 self.tally.running.set(choice, total);
             }
             Delta::Usage(report) => self.tally.usage(report),
+            Delta::Prefill(prefill) => self.tally.prefill = Some(prefill),
             Delta::Finish(reason, raw) => {
                 if let Some(choice) = self.tally.choice(choice) {
                     // Most servers use the common vocabulary's own word, which needs no copy.

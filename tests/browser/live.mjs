@@ -121,9 +121,9 @@ export const checks = (visit) => ({
   },
 
   async "the bars of a waterfall are as long as the phases"({ browser, admin, address, model }) {
-    await stage.ask(address, model, { tokens: 40 });
+    await stage.ask(address, model, { tokens: 40, asksUsage: true });
     const requests = await settledRequests(admin);
-    const { response_id: id, phases_ms: at, duration_ms: all } = requests.find(({ outcome, output_tokens }) => outcome === "success" && output_tokens === 40);
+    const { response_id: id, phases_ms: at, engine_prefill_ms: prefill, duration_ms: all } = requests.find(({ outcome, output_tokens }) => outcome === "success" && output_tokens === 40);
     const page = await visit(browser, admin);
     await page.locator("#find").fill(id);
     await page.locator("#requests").getByRole("button", { name: id }).click();
@@ -131,7 +131,9 @@ export const checks = (visit) => ({
       const [place, bar] = [row.querySelector(".bars"), row.querySelector(".phase")].map((node) => node.getBoundingClientRect());
       return { name: row.cells[0].textContent, takes: row.cells[2].textContent, from: (bar.left - place.left) / place.width, share: bar.width / place.width, pixel: 1.01 / place.width };
     }));
-    const expected = [["request sent", 0, at.sent], ["queue and prefill", at.sent, at.first_token], ["tokens", at.first_token, at.last_token], ["end of the stream", at.last_token, all]].filter(([, from, to]) => to > from);
+    const begin = at.first_token - prefill;
+    assert.ok(prefill > 0 && begin > at.sent, `a prefill of ${prefill} ms before ${at.first_token}`);
+    const expected = [["request sent", 0, at.sent], ["queue", at.sent, begin], ["prefill, by the engine", begin, at.first_token], ["tokens", at.first_token, at.last_token], ["end of the stream", at.last_token, all]].filter(([, from, to]) => to > from);
     assert.deepEqual(phases.map(({ name }) => name), expected.map(([name]) => name));
     phases.forEach(({ takes, from, share, pixel }, i) => {
       const [name, begins, ends] = expected[i];

@@ -36,7 +36,7 @@ export async function stop({ child }) {
 export const stopAll = () => Promise.all([...running].map((child) => stop({ child })));
 
 export async function simulator(program, models, address = "127.0.0.1:0") {
-  const args = ["sim", "--listen", address, ...models.flatMap((model) => ["--model", model])];
+  const args = ["sim", "--per-request-metrics", "--listen", address, ...models.flatMap((model) => ["--model", model])];
   const started = await start(program, args, /listening on http:\/\/([0-9.:]+)/);
   return { ...started, address: started.match[1] };
 }
@@ -49,10 +49,10 @@ export async function proxy(program, upstream, address = "127.0.0.1:0", more = [
 }
 
 // One streamed reply, read to its end. Never fails: what goes wrong is for the page to tell.
-export async function ask(address, model, { tokens = 30, fault = "", messages = ["Hello"] } = {}) {
+export async function ask(address, model, { tokens = 30, fault = "", messages = ["Hello"], asksUsage = false } = {}) {
   // The user begins, and the assistant answers.
   const said = messages.map((content, at) => ({ role: at % 2 ? "assistant" : "user", content }));
-  const body = JSON.stringify({ model, stream: true, max_tokens: tokens, ignore_eos: true, messages: said });
+  const body = JSON.stringify({ model, stream: true, max_tokens: tokens, ignore_eos: true, messages: said, ...(asksUsage && { stream_options: { include_usage: true } }) });
   const headers = { "content-type": "application/json", ...(fault && { "x-sim-fault": fault }) };
   try {
     const reply = await fetch(`http://${address}/v1/chat/completions`, { method: "POST", headers, body });

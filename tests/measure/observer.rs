@@ -106,6 +106,27 @@ fn counts_come_with_their_source_and_the_finish_with_its_reason() {
 }
 
 #[test]
+fn the_engines_own_prefill_is_kept_where_it_reports_one() {
+    let prefill = |path: &str, last: &str| {
+        let shape = RequestShape { dialect: dialect::for_path(path), ..RequestShape::default() };
+        let mut observer = streamed(StreamObserver::begin(shape, b"", None, at(100)), 200);
+        observer.bytes(at(150), format!("data: {last}\n\n").as_bytes());
+        observer.end(at(212), Ending::Complete).engine_prefill
+    };
+    let vllm = |metrics: &str| prefill("/v1/chat/completions", &format!(r#"{{"choices":[],"metrics":{metrics}}}"#));
+    assert_eq!(vllm(r#"{"queue_time_ms":9,"time_to_first_token_ms":12.5}"#), Some(Gap::from_nanos(12_500_000)));
+    // llama.cpp, by OpenAI's dialect and by its own.
+    let timings = r#""timings":{"prompt_n":9,"prompt_ms":41.25,"predicted_ms":90}"#;
+    let llamacpp = Some(Gap::from_nanos(41_250_000));
+    assert_eq!(prefill("/v1/completions", &format!(r#"{{"choices":[],{timings}}}"#)), llamacpp);
+    assert_eq!(prefill("/completion", &format!(r#"{{"content":"","stop":true,{timings}}}"#)), llamacpp);
+    for wrong in ["0", "-1", "4e6", "1e999", "null", "\"12\"", "[1]"] {
+        assert_eq!(vllm(&format!(r#"{{"time_to_first_token_ms":{wrong}}}"#)), None, "{wrong}");
+    }
+    assert_eq!((vllm("null"), finished().engine_prefill), (None, None));
+}
+
+#[test]
 fn events_of_one_read_share_its_stamp_and_a_gap_of_zero_is_legal() {
     let mut observer = streamed(chat("{}"), 200);
     observer.bytes(at(150), format!("{}{}{}", content("a"), content("b"), content("c")).as_bytes());

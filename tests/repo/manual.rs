@@ -32,7 +32,7 @@ const MANUAL: [&str; 17] = [
 ];
 
 /// Flags of other programs in commands of the manual.
-const OTHER_PROGRAMS_FLAGS: [&str; 33] = [
+const OTHER_PROGRAMS_FLAGS: [&str; 34] = [
     "--bench",
     "--bins",
     "--build",
@@ -42,6 +42,7 @@ const OTHER_PROGRAMS_FLAGS: [&str; 33] = [
     "--dports",
     "--drill",
     "--enable-feature",
+    "--enable-per-request-metrics",
     "--file",
     "--isl-block-size",
     "--locked",

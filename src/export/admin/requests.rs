@@ -13,7 +13,7 @@
 //!   "model": "tiny", "route": "/v1/chat/completions", "status": 200, "outcome": "success", "local_reply": false,
 //!   "fault": null, "missed_slos": ["chat"], "ttft_ms": 12.3, "tpot_ms": 5.1, "longest_gap_ms": 20.2, "duration_ms": 456.7,
 //!   "phases_ms": {"sent": 0.4, "head": 9.8, "first_token": 12.3, "first_output": 12.3, "last_token": 450.1},
-//!   "input_tokens": 210, "cached_tokens": 128, "output_tokens": 64, "output_tokens_from": "usage",
+//!   "engine_prefill_ms": 8.9, "input_tokens": 210, "cached_tokens": 128, "output_tokens": 64, "output_tokens_from": "usage",
 //!   "malformed_events": 0, "unread": null, "request_unread": null, "write_blocked_ms": 0.0
 //! }
 //! ```
@@ -21,7 +21,8 @@
 //! `requests` starts with the latest request. `local_reply` is true if the proxy answered instead of the server.
 //! `fault` names the party at fault (`upstream`, `proxy`, `client`). `phases_ms` counts from the first byte of the
 //! request at the proxy. It ends at the request's last byte, the response head, the first token, the first token that
-//! is not reasoning, and the last token. `malformed_events` counts events that were invalid in a known dialect.
+//! is not reasoning, and the last token. `engine_prefill_ms` is the time from the start of the prefill to the first
+//! token, by the engine's own clock: vLLM (`--enable-per-request-metrics`) and llama.cpp report it. `malformed_events` counts events that were invalid in a known dialect.
 //! `unread` is the reason why the rest of a reply was not parsed (`coding`, `too_large`, `malformed`, `budget`), and
 //! `request_unread` that for the request. During `write_blocked_ms` the client accepted no bytes, so the client caused
 //! those gaps.
@@ -61,6 +62,7 @@ pub(super) struct RecentRequestView {
     longest_gap_ms: Option<f64>,
     duration_ms: f64,
     phases_ms: PhasesView,
+    engine_prefill_ms: Option<f64>,
     input_tokens: Option<u64>,
     cached_tokens: Option<u64>,
     output_tokens: Option<u64>,
@@ -113,6 +115,7 @@ impl RecentRequestView {
             longest_gap_ms: recent.longest_gap.map(Gap::as_millis),
             duration_ms: recent.duration.as_millis(),
             phases_ms: PhasesView::of(&recent.times),
+            engine_prefill_ms: recent.engine_prefill.map(Gap::as_millis),
             input_tokens: recent.usage.input,
             cached_tokens: recent.usage.cached,
             output_tokens: recent.output_tokens.map(|count| count.tokens),

@@ -231,6 +231,7 @@ async fn the_state_tells_the_last_requests_without_what_was_said() {
         "outcome": "success", "local_reply": false, "fault": null, "missed_slos": [], "ttft_ms": 200.0, "tpot_ms": 20.0,
         "longest_gap_ms": 40.0, "duration_ms": 305.0,
         "phases_ms": {"sent": 1.0, "head": 150.0, "first_token": 200.0, "first_output": 200.0, "last_token": 300.0},
+        "engine_prefill_ms": 120.0,
         "input_tokens": 100, "cached_tokens": 64, "output_tokens": 6, "output_tokens_from": "usage",
         "malformed_events": 0, "unread": null, "request_unread": null, "write_blocked_ms": 0.0,
     });

@@ -47,6 +47,7 @@ pub(in crate::export) struct RecentRequest {
     pub(in crate::export) duration: Gap,
     pub(in crate::export) output_tokens: Option<TokenCount>,
     pub(in crate::export) usage: Usage,
+    pub(in crate::export) engine_prefill: Option<Gap>,
     slos: Arc<Slos>,
     /// Indexes of the SLOs that the request missed.
     missed: Box<[usize]>,
@@ -80,6 +81,7 @@ impl RecentRequest {
             duration: record.duration(),
             output_tokens: record.output_tokens,
             usage: record.usage,
+            engine_prefill: record.engine_prefill,
             missed: missed.filter_map(|(slo, _)| index(slo)).collect(),
             slos: Arc::clone(&record.slos),
             quality: record.quality,

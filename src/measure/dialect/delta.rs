@@ -1,6 +1,7 @@
 //! Effects of an event on a stream's statistics.
 
 use super::Dialect;
+use crate::measure::time::Gap;
 use crate::measure::usage::{CountSource, FinishReason, Usage};
 
 /// One meaning of a server event. An event may have several.
@@ -24,6 +25,8 @@ pub enum Delta<'a> {
     Total(u64),
     /// The server's counts, never all-zero.
     Usage(Usage),
+    /// Time from the start of the prefill to the first token, by the engine's own clock.
+    Prefill(Gap),
     /// The choice is finished; the text is the server's own reason.
     Finish(FinishReason, &'a str),
     /// The server reports an error.

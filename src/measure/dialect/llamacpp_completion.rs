@@ -8,6 +8,7 @@
 
 use super::document_reply::PerChoiceCounts;
 use super::fault::ErrorObject;
+use super::openai::{LLAMACPP_PREFILL, millis};
 use super::skeleton::Skeleton;
 use super::{
     ChoiceCounters, Delta, DeltaSink, Dialect, DialectReader, OutputKind, ReplyField, RequestField, RequestShape,
@@ -15,6 +16,7 @@ use super::{
 };
 use crate::measure::framing::Event;
 use crate::measure::json_walker::{FieldState, JsonWalker};
+use crate::measure::time::Gap;
 use crate::measure::usage::Usage;
 
 const NAME: &str = "llamacpp.completion";
@@ -99,6 +101,7 @@ struct LlamacppChunk<'a> {
     evaluated: Option<u64>,
     cached: Option<u64>,
     progress: bool,
+    prefill: Option<Gap>,
     fault: Option<ErrorObject<'a>>,
 }
 
@@ -122,6 +125,7 @@ impl<'a> LlamacppChunk<'a> {
                 b"timings" => walk.object(|key, walk| {
                     match key {
                         b"cache_n" => parts.put(CACHED, walk.number_in(CACHED)?),
+                        LLAMACPP_PREFILL => parts.prefill = millis(walk)?,
                         _ => walk.skip()?,
                     }
                     Some(())
@@ -214,6 +218,7 @@ impl LlamacppCompletionReader {
             sink.delta(0, Delta::Usage(self.shares.add(choice, own)));
         }
         if parts.stop {
+            parts.prefill.into_iter().for_each(|prefill| sink.delta(choice, Delta::Prefill(prefill)));
             parts.model.into_iter().for_each(|model| sink.delta(0, Delta::Model(model)));
             match parts.stop_type.and_then(|raw| Some((finish_reason(raw)?, raw))) {
                 Some((reason, raw)) => sink.delta(choice, Delta::Finish(reason, raw)),

@@ -13,10 +13,13 @@ use super::{
 };
 use crate::measure::framing::Event;
 use crate::measure::json_walker::JsonWalker;
+use crate::measure::time::Gap;
 use crate::measure::usage::Usage;
 
 /// Choices per event beyond the first. Real requests stay far below this limit, and each choice takes memory.
 const MAX_CHOICES: usize = 128;
+/// Longest prefill that is believed.
+const MAX_PREFILL_MILLIS: f64 = 3_600_000.0;
 
 #[derive(Default)]
 struct OpenAiChunk<'a> {
@@ -26,6 +29,7 @@ struct OpenAiChunk<'a> {
     /// Engines send one choice per event; further choices allocate.
     more: Vec<OpenAiChoice<'a>>,
     usage: Option<UsageCounts>,
+    prefill: Option<Gap>,
     fault: Option<ErrorObject<'a>>,
     error_type: Option<&'a str>,
     /// Prompt length on the first event, sent by vLLM if the request asks for ids.
@@ -104,6 +108,9 @@ impl<'a> OpenAiChunk<'a> {
                     Some(())
                 })?,
                 b"usage" if walk.is_object() => chunk.usage = Some(usage(walk)?),
+                // vLLM's begins when the request is scheduled.
+                b"metrics" if walk.is_object() => chunk.prefill = prefill(walk, b"time_to_first_token_ms")?,
+                b"timings" if walk.is_object() => chunk.prefill = prefill(walk, LLAMACPP_PREFILL)?,
                 b"error" => chunk.fault = ErrorObject::read(walk)?,
                 b"error_type" => chunk.error_type = walk.text()?,
                 b"prompt_token_ids" if walk.is_array() => chunk.prompt = walk.length()?,
@@ -225,6 +232,9 @@ impl OpenAiStream {
             chunk.first.iter_mut().chain(&mut chunk.more).for_each(|choice| choice.evidence = false);
         }
         self.prompt(&chunk, sink);
+        // On request llama.cpp repeats it with each token.
+        let is_last = chunk.first.as_ref().is_none_or(|choice| choice.finish.is_some());
+        chunk.prefill.filter(|_| is_last).into_iter().for_each(|prefill| sink.delta(0, Delta::Prefill(prefill)));
         let usage = chunk.usage.and_then(UsageCounts::report);
         match (&chunk.first, usage) {
             (Some(first), usage) => self.choices((first, &chunk.more), usage, sink),
@@ -310,6 +320,28 @@ impl OpenAiStream {
         let before = self.reported.set(choice, total).or(self.continuous.then_some(0));
         Some(TokenIncrement::growth(total.saturating_sub(before?)))
     }
+}
+
+/// Key of llama.cpp's prefill in its `timings`.
+pub(super) const LLAMACPP_PREFILL: &[u8] = b"prompt_ms";
+
+/// Takes an object, and reads its `key` as milliseconds.
+fn prefill(walk: &mut JsonWalker<'_>, key: &[u8]) -> Option<Option<Gap>> {
+    let mut prefill = None;
+    walk.object(|name, walk| {
+        match name == key {
+            true => prefill = millis(walk)?,
+            false => walk.skip()?,
+        }
+        Some(())
+    })?;
+    Some(prefill)
+}
+
+/// Takes any value. Reads a number of milliseconds above 0 and up to an hour; `None` inside for anything else.
+pub(super) fn millis(walk: &mut JsonWalker<'_>) -> Option<Option<Gap>> {
+    let millis = walk.raw()?.parse().ok().filter(|millis: &f64| *millis > 0.0 && *millis <= MAX_PREFILL_MILLIS);
+    Some(millis.map(|millis| Gap::from_nanos((millis * 1e6) as u64)))
 }
 
 /// Azure's deployment name is the model.

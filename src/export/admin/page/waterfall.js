@@ -2,14 +2,15 @@
 
 import { element, number } from "./dom.js";
 
-// Returns the phases of a request as {id, name, from, to} in ms after its first byte. The proxy cannot see where the
-// server's queue ends and prefill begins. A stamp that is missing, or before the one before it, makes an empty phase.
-export function phasesOf({ phases_ms: at, duration_ms: end }) {
+// Returns the phases of a request as {id, name, from, to} in ms after its first byte. Where the
+// queue ends and the prefill begins, only the engine knows. A stamp that is missing, or before the one before it, makes an empty phase.
+export function phasesOf({ phases_ms: at, duration_ms: end, engine_prefill_ms: prefill }) {
   const ends = [["send", "request sent", at.sent]];
   if (at.first_token === null) {
     ends.push(["wait", "wait for the response", at.head], ["end", "response", end]);
   } else {
-    ends.push(["wait", "queue and prefill", at.first_token]);
+    if (prefill === null) ends.push(["wait", "queue and prefill", at.first_token]);
+    else ends.push(["queue", "queue", at.first_token - prefill], ["wait", "prefill, by the engine", at.first_token]);
     if (at.first_output === null) ends.push(["reason", "reasoning", at.last_token]);
     else ends.push(["reason", "reasoning", at.first_output], ["tokens", "tokens", at.last_token]);
     ends.push(["end", "end of the stream", end]);
