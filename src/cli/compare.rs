@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use clap::{ArgGroup, ValueEnum, ValueHint};
 
 use super::terminal::{eprint_line, print, text_layout, usage_error};
+use super::trace_input::ensure_no_page;
 use super::values::{group_by, percent};
 use super::verb_help::VerbHelp;
 use crate::measure::slo::{Slo, Slos};
@@ -124,6 +125,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn compare(args: &Args) -> anyhow::Result<ExitCode> {
+    ensure_no_page(args.before.iter().chain(&args.after))?;
     let sweeps = args.sweeps()?;
     if let Some((before, after)) = sweeps {
         return args.compare_sweeps(&before, &after);

@@ -13,7 +13,7 @@ use super::production::production_baseline;
 use super::runner::flags::evaluation::{Conditions, conditions, sweep_goals};
 use super::terminal::{eprint_line, text_layout, usage_error};
 use super::tool_report::{ReportFormat, aiperf_time_slices};
-use super::trace_input::{digest, ensure_rereadable};
+use super::trace_input::{digest, ensure_no_page, ensure_rereadable};
 use super::values::{group_by, parse_duration, positive};
 use super::verb_help::VerbHelp;
 use crate::measure::slo::{Slo, Slos};
@@ -174,6 +174,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn run_report(args: &Args) -> anyhow::Result<ExitCode> {
+    ensure_no_page(&args.paths)?;
     let args = &args.with_runs_below()?;
     for path in &args.paths {
         if let Some(file) = SweepFile::read(path).map_err(anyhow::Error::msg)? {

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
@@ -13,6 +13,16 @@ pub(super) fn ensure_rereadable(trace: &Path) -> anyhow::Result<()> {
     let once = one_shot_input(trace);
     once.map_or(Ok(()), |pipe| {
         anyhow::bail!("{pipe} can be read once, and the trace is read several times; write it to a file first")
+    })
+}
+
+/// Rejects the name of a page among the runs: `--html` takes no value.
+pub(super) fn ensure_no_page<'a>(runs: impl IntoIterator<Item = &'a PathBuf>) -> anyhow::Result<()> {
+    let is_page = |path: &&PathBuf| path.extension().is_some_and(|of| of == "html" || of == "md") && !path.exists();
+    let page = runs.into_iter().find(is_page);
+    page.map_or(Ok(()), |page| {
+        let page = page.display();
+        anyhow::bail!("{page}: no such run; remedy: a page goes to stdout, so put `> {page}` at the end")
     })
 }
 

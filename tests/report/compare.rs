@@ -402,5 +402,7 @@ fn a_wrong_use_names_the_remedy_and_exits_with_2() {
         "{after}"
     );
     assert!(error(&["before-1", "nowhere"]).contains("nowhere"));
+    let page = error(&["--html", "page.html", "before-1", "after-1"]);
+    assert!(page.contains("page.html: no such run; remedy: a page goes to stdout, so put `> page.html`"), "{page}");
     assert!(error(&["../sweep", "before-1"]).contains("../sweep/runs/rate-1"));
 }
