@@ -4,6 +4,9 @@
 //!
 //! It reports no errors. On unsupported input ([`UnsupportedJson`]) serde_json reads the line from its beginning and
 //! reports its errors, so the result never depends on the parser.
+//!
+//! Without it `trace info` of 24 MB of Mooncake's rows takes 0.14 s instead of 0.08, and 1.21 times the instructions of
+//! its first 918 rows.
 
 use std::fmt;
 

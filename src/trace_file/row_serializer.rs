@@ -1,4 +1,7 @@
-//! Writes a row as serde_json would, at half the cost: keys and most values need no escaping. Pure.
+//! Writes a row as serde_json would, at less cost: keys and most values need no escaping. Pure.
+//!
+//! With serde_json the whole capture takes 35.8 thousand instructions per short request instead of 26.2, and 125 thousand
+//! per stream of 200 tokens instead of 112.
 
 use serde_json::Error;
 
