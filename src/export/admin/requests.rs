@@ -13,7 +13,8 @@
 //!   "model": "tiny", "route": "/v1/chat/completions", "status": 200, "outcome": "success", "local_reply": false,
 //!   "fault": null, "missed_slos": ["chat"], "ttft_ms": 12.3, "tpot_ms": 5.1, "longest_gap_ms": 20.2, "duration_ms": 456.7,
 //!   "phases_ms": {"sent": 0.4, "head": 9.8, "first_token": 12.3, "first_output": 12.3, "last_token": 450.1},
-//!   "engine_prefill_ms": 8.9, "input_tokens": 210, "cached_tokens": 128, "output_tokens": 64, "output_tokens_from": "usage",
+//!   "engine_prefill_ms": 8.9, "input_tokens": 210, "cached_tokens": 128, "output_tokens": 64,
+//!   "output_tokens_from": "usage",
 //!   "malformed_events": 0, "unread": null, "request_unread": null, "write_blocked_ms": 0.0
 //! }
 //! ```
@@ -22,10 +23,10 @@
 //! `fault` names the party at fault (`upstream`, `proxy`, `client`). `phases_ms` counts from the first byte of the
 //! request at the proxy. It ends at the request's last byte, the response head, the first token, the first token that
 //! is not reasoning, and the last token. `engine_prefill_ms` is the time from the start of the prefill to the first
-//! token, by the engine's own clock: vLLM (`--enable-per-request-metrics`) and llama.cpp report it. `malformed_events` counts events that were invalid in a known dialect.
-//! `unread` is the reason why the rest of a reply was not parsed (`coding`, `too_large`, `malformed`, `budget`), and
-//! `request_unread` that for the request. During `write_blocked_ms` the client accepted no bytes, so the client caused
-//! those gaps.
+//! token, by the engine's own clock: vLLM (`--enable-per-request-metrics`) and llama.cpp report it. `malformed_events`
+//! counts events that were invalid in a known dialect. `unread` is the reason why the rest of a reply was not parsed
+//! (`coding`, `too_large`, `malformed`, `budget`), and `request_unread` that for the request. During `write_blocked_ms`
+//! the client accepted no bytes, so the client caused those gaps.
 
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -2,8 +2,8 @@
 
 import { element, number } from "./dom.js";
 
-// Returns the phases of a request as {id, name, from, to} in ms after its first byte. Where the
-// queue ends and the prefill begins, only the engine knows. A stamp that is missing, or before the one before it, makes an empty phase.
+// Returns the phases of a request as {id, name, from, to} in ms after its first byte. Where the queue ends and the prefill
+// begins, only the engine knows. A stamp that is missing, or before the one before it, makes an empty phase.
 export function phasesOf({ phases_ms: at, duration_ms: end, engine_prefill_ms: prefill }) {
   const ends = [["send", "request sent", at.sent]];
   if (at.first_token === null) {
