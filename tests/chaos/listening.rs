@@ -15,7 +15,7 @@ pub(crate) struct Listening {
     /// Begin and end of each refusal; the last one may go on.
     refusals: Mutex<Vec<(Instant, Option<Instant>)>>,
     /// Exchanges that the proxy answered because of a refusal.
-    pub(crate) answered: AtomicU64,
+    answered: AtomicU64,
 }
 
 impl Default for Listening {
@@ -39,6 +39,10 @@ impl Listening {
 
     pub(crate) fn subscribe(&self) -> watch::Receiver<bool> {
         self.state.subscribe()
+    }
+
+    pub(crate) fn count_answer(&self) {
+        self.answered.fetch_add(1, Ordering::SeqCst);
     }
 
     pub(crate) fn answered(&self) -> u64 {

@@ -1,5 +1,6 @@
 //! A soak of the proxy: thousands of streams over HTTP/1, HTTP/2 and TLS with faults on both sides. Meanwhile the
-//! collector fails, the servers refuse connections, the disk fills, the configuration changes, the wall clock jumps and new processes take over.
+//! collector fails, the servers refuse connections, the disk fills, the configuration changes, the wall clock jumps and
+//! new processes take over.
 //!
 //! Each request carries a number, from which client and server know every byte of both directions and every fault. So
 //! the client knows whether a reply is right, whole, or broken by a fault. `tests/soak --help` lists the options.

@@ -126,7 +126,7 @@ impl Oracle {
     pub(crate) fn count(&self, kind: &'static str, plan: &Plan, seen: &Observed, began: Instant) {
         let judged = judge(plan, seen, self.listening.has_refused_since(began));
         if judged == Ok(Outcome::AnsweredByProxy) && judge(plan, seen, false).is_err() {
-            self.listening.answered.fetch_add(1, Ordering::SeqCst);
+            self.listening.count_answer();
         }
         let mut counts = self.counts.lock().unwrap();
         counts.began.get_or_insert_with(Instant::now);

@@ -60,9 +60,11 @@ async fn exchange(mut io: Io, plan: &Plan) -> (Observed, Option<Io>) {
             }
             // The proxy may answer before the upload ends.
             Err(error) => {
-                let (seen, _) = read(io, plan).await;
-                let is_answered = seen.status > 0;
-                return (if is_answered { seen } else { Observed::broken(format!("sending: {error}")) }, None);
+                let (seen, io) = read(io, plan).await;
+                return match plan.server.is_silent() || seen.proxy_error.is_some() {
+                    true => (seen, io),
+                    false => (Observed::broken(format!("sending: {error}")), None),
+                };
             }
         }
     }
